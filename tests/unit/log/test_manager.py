@@ -266,6 +266,7 @@ def test_deleted_directories_are_removed_after_the_next_start(tmp_path: Path) ->
     manager = manager_of(tmp_path)
     manager.get_or_create_log(T0, ID, CONFIG)
     manager.delete_log(T0)
+    assert any(name.endswith("-delete") for name in os.listdir(tmp_path))
     again = manager_of(tmp_path)
     again.run_retention(NOW_MS)
     assert not any(name.endswith("-delete") for name in os.listdir(tmp_path))
@@ -519,8 +520,7 @@ def test_sizes_are_described_without_opening(tmp_path: Path) -> None:
 
 
 class NoSecondLook(OsFileSystem):
-    """A file system on which ``partition.metadata`` cannot be read, because it was read already when the directory was
-    claimed."""
+    """A file system that fails the test if ``partition.metadata`` is read."""
 
     def read_file(self, path: str) -> bytes:
         assert not path.endswith(PARTITION_METADATA_FILE)

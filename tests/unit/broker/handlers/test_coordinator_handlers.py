@@ -25,7 +25,6 @@ from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.security.late_lines import LateLines
 from tidelog.log.system.time import ManualTime
-from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
     CoordinatorNotAvailableError,
@@ -340,14 +339,14 @@ def test_sync_v5_must_name_the_protocol() -> None:
         (3, "g", 6, 42),
     ],
 )
-def test_coordinators_of_all_key_types(key_type: int, key: str, version: int, error_code: int) -> None:
+def test_each_key_type_has_a_coordinator_or_an_error(key_type: int, key: str, version: int, error_code: int) -> None:
     answer = World().ask(FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]), version)
     (found,) = answer.coordinators
     assert found.error_code == error_code
     assert (found.node_id, found.host, found.port) == ((1, "here", 9) if error_code == 0 else (-1, "", -1))
 
 
-def test_find_coordinator_before_batches() -> None:
+def test_find_coordinator_v0_returns_one_coordinator() -> None:
     answer = World().ask(FindCoordinatorRequest(key="g"), 0)
     assert (answer.node_id, answer.host, answer.port) == (1, "here", 9)
 
@@ -449,7 +448,7 @@ def test_offsets_belong_to_the_transaction_before_they_are_committed(version: in
     assert (partition in world.transactions.transaction().partitions) == (error_code == 0)
 
 
-def test_offsets_of_a_fenced_producer() -> None:
+def test_offsets_of_a_fenced_producer_are_refused() -> None:
     world = World()
     world.transactions.init()
     world.transactions.init()
@@ -493,7 +492,7 @@ def test_markers_reach_committed_offsets() -> None:
     assert world.ask(REQUESTS["offset_fetch"], 8).groups[0].topics[0].partitions[0].committed_offset == 6
 
 
-def test_producers_of_a_partition() -> None:
+def test_producers_of_a_partition_are_described() -> None:
     world = World()
     topics = [ProducersTopic(name="t", partition_indexes=[0]), ProducersTopic(name="none", partition_indexes=[0])]
     known, unknown = world.ask(DescribeProducersRequest(topics=topics), 0).topics
@@ -522,7 +521,7 @@ def test_a_group_or_transaction_that_is_named_often_is_described_once(request_: 
     assert len(getattr(World().ask(request_, 0), answers)) == 2
 
 
-def test_describing_an_open_transaction() -> None:
+def test_an_open_transaction_is_described() -> None:
     world = World()
     world.transactions.add(world.transactions.init(), ("t", 1), ("t", 0))
     known, unknown = world.ask(DescribeTransactionsRequest(transactional_ids=["x", "y"]), 0).transaction_states
@@ -546,7 +545,7 @@ def test_describing_an_open_transaction() -> None:
         ({"transactional_id_pattern": "z"}, False),
     ],
 )
-def test_listing_transactions(fields: dict[str, Any], found: bool) -> None:
+def test_listed_transactions_pass_all_filters(fields: dict[str, Any], found: bool) -> None:
     world = World()
     world.transactions.add(world.transactions.init())
     world.transactions.advance(1_000)
@@ -555,7 +554,7 @@ def test_listing_transactions(fields: dict[str, Any], found: bool) -> None:
     assert answer.unknown_state_filters == [n for n in fields.get("state_filters", []) if n == "Nonsense"]
 
 
-def test_listing_by_a_bad_pattern() -> None:
+def test_a_bad_pattern_of_transactional_ids_is_refused() -> None:
     assert World().ask(ListTransactionsRequest(transactional_id_pattern="("), 2).error_code != 0
 
 
@@ -593,7 +592,7 @@ def test_plain_batches_and_brokers_without_verification_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raised", "version", "told"),
+    ("raised", "version", "expected"),
     [
         (ProducerFencedError, 12, InvalidProducerEpochError),
         (ConcurrentTransactionsError, 11, NotEnoughReplicasError),
@@ -602,7 +601,7 @@ def test_plain_batches_and_brokers_without_verification_pass() -> None:
     ],
 )
 def test_coordinator_errors_are_converted_to_those_of_produce(
-    raised: type[KafkaError], version: int, told: type[KafkaError]
+    raised: type[KafkaError], version: int, expected: type[KafkaError]
 ) -> None:
     world = World()
 
@@ -611,16 +610,10 @@ def test_coordinator_errors_are_converted_to_those_of_produce(
 
     refusing = SimpleNamespace(add_partitions=refuse, verify_partition=refuse)
     world.broker.services.coordinators.get().transactions = refusing
-    with pytest.raises(told):
+    with pytest.raises(expected):
         check_transactional_batch(world.broker, version, "x", ("t", 3), transactional((1, 0)))
 
 
 def test_an_unknown_producer_is_in_no_transaction() -> None:
     with pytest.raises(InvalidProducerIdMappingError):
         check_transactional_batch(World().broker, 12, "x", ("t", 3), transactional((1, 0)))
-
-
-def test_the_table_names_every_api_of_this_part() -> None:
-    keys = {request.API_KEY for request in REQUESTS.values()}
-    assert keys <= REGISTRY.keys()
-    assert ApiKey.OFFSET_COMMIT in keys

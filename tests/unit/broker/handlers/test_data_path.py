@@ -35,6 +35,7 @@ from tidelog.protocol.errors import (
     UnsupportedCompressionTypeError,
     UnsupportedVersionError,
 )
+from tidelog.protocol.messages.api_versions import ApiVersionsResponse
 from tidelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -218,7 +219,7 @@ class TestProduce:
         codes = [p.error_code for p in wire.ask(request, ProduceResponse, 9).responses[0].partition_responses]
         assert codes == [UnknownTopicOrPartitionError.code, 0]
 
-    def test_an_unknown_topic_id(self, wire: Wire) -> None:
+    def test_an_unknown_topic_id_is_refused(self, wire: Wire) -> None:
         request = produce_request(wire.data, batch(b"a"))
         request.topic_data[0].topic_id = b"\7" * 16
         response = wire.ask(request, ProduceResponse, 13).responses[0]
@@ -309,7 +310,7 @@ class TestFetch:
         assert partition.error_code == UnsupportedVersionError.code
 
     @pytest.mark.parametrize("offset", [-1, 3])
-    def test_an_offset_outside_of_the_log(self, wire: Wire, offset: int) -> None:
+    def test_an_offset_outside_of_the_log_is_out_of_range(self, wire: Wire, offset: int) -> None:
         wire.data.append("t", b"a", b"b")
         (partition,) = fetched(wire, fetch_request(wire.data, offset))
         assert partition.error_code == OffsetOutOfRangeError.code
@@ -462,7 +463,7 @@ class TestListOffsets:
         )
         return wire.ask(request, ListOffsetsResponse, version).topics[0].partitions[0]
 
-    def test_first_next_by_time_and_largest_time(self, wire: Wire) -> None:
+    def test_special_timestamps_and_times_are_looked_up(self, wire: Wire) -> None:
         wire.data.append("t", b"a", b"b", b"c")
         found = [self.look_up(wire, asked).offset for asked in (-2, -1, TIMESTAMP_MS + 1, TIMESTAMP_MS + 9, -3, -4)]
         assert found == [0, 3, 1, -1, 2, 0]
@@ -494,7 +495,7 @@ class TestDeleteRecords:
         result = wire.ask_patiently(request, DeleteRecordsResponse, 2).topics[0].partitions[0]
         return result.error_code, result.low_watermark
 
-    def test_the_log_starts_later(self, wire: Wire) -> None:
+    def test_the_log_start_offset_moves_forward_only(self, wire: Wire) -> None:
         wire.data.append("t", b"a", b"b", b"c")
         assert self.delete(wire, 2) == (0, 2)
         assert self.delete(wire, 1) == (0, 2)
@@ -514,7 +515,7 @@ def test_producer_ids_differ_and_survive_a_restart(wire: Wire) -> None:
     assert second == first + 1
 
 
-def test_where_an_epoch_ended(wire: Wire) -> None:
+def test_the_end_offset_of_each_epoch_is_returned(wire: Wire) -> None:
     wire.data.append("t", b"a", b"b")
     wire.data.replica_manager.partition("t", 0).leader_epoch = 3
     wire.data.append("t", b"c")
@@ -563,7 +564,8 @@ class TestDispatch:
 
     def test_tagged_fields_in_the_header_are_skipped(self, wire: Wire) -> None:
         frame = struct.pack(">hhih", 18, 3, 77, 1) + b"x" + b"\1\0\2ab" + b"\2a\2b\0"
-        assert isinstance(wire.dispatcher.dispatch(wire.context, memoryview(frame)), bytes)
+        answer = wire.dispatcher.dispatch(wire.context, memoryview(frame))
+        assert wire.decoded(answer, ApiVersionsResponse, 3).error_code == 0
 
     def test_a_defect_is_an_unknown_server_error(self, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_: object) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.broker.data_broker import InlineLoop
-from tidelog.broker.loop.background_jobs import BackgroundJobs, Job
+from tidelog.broker.loop.background_jobs import LONGEST_INTERVAL_MS, BackgroundJobs, Job
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaStorageError
@@ -67,9 +67,13 @@ async def test_stopping_begins_no_further_round(loop: InlineLoop, jobs: Backgrou
     assert rounds == []
 
 
-def test_never_is_a_round_in_a_month(loop: InlineLoop, jobs: BackgroundJobs) -> None:
-    jobs.start([Job("never", 2**63 - 1, lambda: None)])
-    assert len(loop.timers) == 1
+def test_the_longest_interval_is_cut_to_what_a_timer_takes(loop: InlineLoop, jobs: BackgroundJobs) -> None:
+    rounds: list[int] = []
+    jobs.start([Job("never", 2**63 - 1, lambda: rounds.append(1))])
+    loop.advance(LONGEST_INTERVAL_MS - 1)
+    assert not rounds
+    loop.advance(2)
+    assert rounds
 
 
 async def test_the_rounds_that_run_can_be_waited_for() -> None:

@@ -189,14 +189,14 @@ def test_large_frames_arrive_whole(fixture: Fixture) -> None:
 def test_the_transport_is_told_how_many_bytes_a_large_frame_still_needs(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[int] = []
-    monkeypatch.setattr(PlainSocket, "expect", lambda _, missing: told.append(missing))
+    expected_bytes: list[int] = []
+    monkeypatch.setattr(PlainSocket, "expect", lambda _, missing: expected_bytes.append(missing))
     fixture.client.sendall(struct.pack(">i", 10) + b"abc")
     fixture.loop.turn()
     for piece in (b"de", b"fgh", b"ij" + struct.pack(">i", 7) + b"x"):
         fixture.client.sendall(piece)
         fixture.loop.turn()
-    assert told == [5, 2, 6]
+    assert expected_bytes == [5, 2, 6]
 
 
 def test_the_next_request_waits_for_the_answer_of_the_last(fixture: Fixture) -> None:
@@ -304,7 +304,7 @@ def test_the_end_of_the_stream_abandons_late_answers(fixture: Fixture) -> None:
     first.answer(b"late")
 
 
-def test_a_failure_in_line_closes_in_its_place(fixture: Fixture) -> None:
+def test_a_failed_request_in_line_closes_the_connection_after_earlier_answers(fixture: Fixture) -> None:
     first, second, third = wait_in_line(fixture, 3)
     second.answer(None)
     third.answer(b"three")
@@ -340,7 +340,7 @@ def test_a_client_that_goes_is_noticed_while_its_refusal_waits(fixture: Fixture)
     assert first.abandoned
 
 
-def test_finishing_waits_for_those_in_line(fixture: Fixture) -> None:
+def test_finishing_waits_for_all_requests_in_line(fixture: Fixture) -> None:
     first, second = wait_in_line(fixture, 2)
     fixture.connection.finish()
     first.answer(b"one")
@@ -362,7 +362,7 @@ def test_a_finishing_connection_begins_no_further_request(fixture: Fixture) -> N
     assert fixture.connection.closed
 
 
-def test_a_connection_with_some_in_line_is_not_idle(fixture: Fixture) -> None:
+def test_a_connection_with_requests_in_line_is_not_idle(fixture: Fixture) -> None:
     (pending,) = wait_in_line(fixture, 1)
     fixture.loop.advance(120_000)
     assert not fixture.connection.closed
@@ -415,7 +415,7 @@ def test_the_bytes_that_a_waiting_connection_reads_ahead_are_limited(fixture: Fi
     assert fixture.loop.readers
 
 
-def test_no_answer_for_acks_0(fixture: Fixture) -> None:
+def test_a_request_with_acks_0_gets_no_answer(fixture: Fixture) -> None:
     fixture.dispatcher.answers[b"quiet"] = None
     fixture.send(b"quiet", b"loud")
     fixture.loop.turn()
@@ -423,7 +423,7 @@ def test_no_answer_for_acks_0(fixture: Fixture) -> None:
 
 
 @pytest.mark.parametrize("length", [-1, MAX_FRAME_BYTES + 1])
-def test_a_bad_length_closes(fixture: Fixture, length: int) -> None:
+def test_a_bad_length_closes_the_connection(fixture: Fixture, length: int) -> None:
     fixture.client.sendall(struct.pack(">i", length))
     fixture.loop.turn()
     assert fixture.connection.closed
@@ -478,7 +478,7 @@ def test_the_end_of_the_stream_abandons_a_waiting_answer(fixture: Fixture) -> No
     pending.answer(b"late")
 
 
-def test_a_deferred_failure_closes(fixture: Fixture) -> None:
+def test_a_deferred_failure_closes_the_connection(fixture: Fixture) -> None:
     pending = FakePending()
     fixture.dispatcher.answers[b"wait"] = pending
     fixture.send(b"wait")
@@ -682,15 +682,17 @@ def test_a_muted_client_does_not_hold_up_the_end(fixture: Fixture) -> None:
     fixture.loop.advance(60_000)
 
 
-def test_a_muted_client_may_go(fixture: Fixture) -> None:
+def test_a_muted_connection_can_be_closed(fixture: Fixture) -> None:
     pending = FakePending()
     fixture.dispatcher.answers[b"much"] = pending
     fixture.send(b"much")
     fixture.loop.turn()
     fixture.connection.context.throttle_ms = 30_000
+    timers = len(fixture.loop.timers)
     pending.answer(b"answer")
+    assert len(fixture.loop.timers) == timers + 1, "the end of the pause"
     fixture.connection.close()
-    fixture.loop.advance(60_000)
+    assert len(fixture.loop.timers) == timers - 1, "neither the end of the pause nor the connection's own timer is left"
 
 
 def test_requests_are_handled_though_their_sender_has_finished(fixture: Fixture) -> None:

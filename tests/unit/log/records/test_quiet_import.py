@@ -6,6 +6,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,9 +55,15 @@ def test_switch_interval_gets_shorter_and_never_longer(monkeypatch: pytest.Monke
     assert asked == [module.SWITCH_INTERVAL_S]
 
 
-def test_libraries_are_opened_ahead() -> None:
+def test_libraries_are_opened_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def open_library(path: bytes, _: int) -> None:
+        opened.append(Path(path.decode()).name)
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(dlopen=open_library))
     with quiet_import("numpy"):
-        pass  # imported long ago in this process: opening them again counts a reference, no more
+        assert [name.partition(".")[0] for name in opened] == ["_multiarray_umath"]
 
 
 def test_failed_import_gives_the_collector_back() -> None:

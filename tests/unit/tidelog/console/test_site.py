@@ -154,7 +154,9 @@ async def test_schemas_are_used_only_for_users_who_may_read_them(tmp_path: Path,
 async def test_without_a_registry_values_are_bytes(tmp_path: Path) -> None:
     async with console(tmp_path) as asked:
         fill_with_schemas(asked)
-        assert "avro" not in (await get(asked, "/topics/orders/records/0/0")).body.decode()
+        page = (await get(asked, "/topics/orders/records/0/0")).body.decode()
+        assert "00 00 00 00 07 08" in page
+        assert "avro" not in page
 
 
 async def test_records_are_read_by_offset_and_time_a_page_at_a_time(tmp_path: Path) -> None:
@@ -232,8 +234,8 @@ async def test_10_000_topics_are_looked_at_a_page_at_a_time(tmp_path: Path, monk
         assert looked_at == names[:200]
 
 
-class Asked(dict[Any, Any]):
-    """A request whose client may have gone."""
+class PageRequest(dict[Any, Any]):
+    """A request for a page; without a ``transport`` its client has closed the connection."""
 
     def __init__(self, transport: object) -> None:
         super().__init__({CALLER: Caller(ANONYMOUS)})
@@ -253,7 +255,7 @@ async def test_a_page_whose_client_has_gone_is_not_built(tmp_path: Path, monkeyp
     monkeypatch.setattr(site_module, "build_page", lambda *_: (200, "built"))
     async with console(tmp_path) as asked:
         pages = site_module.Site(asked.parts.broker)
-        answers = [cast(Any, await pages.answer(cast(Any, Asked(transport)))) for transport in (object(), None)]
+        answers = [cast(Any, await pages.answer(cast(Any, PageRequest(transport)))) for transport in (object(), None)]
         assert [one.body for one in answers] == [b"built", None]
         await pages.close()
 

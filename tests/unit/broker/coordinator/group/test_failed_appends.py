@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.coordinators import GroupWorld, MemoryTopicLog
 from tests.unit.broker.coordinator.group.consumer.test_heartbeat import beat, join
-from tests.unit.broker.coordinator.group.test_migration import gets, says
+from tests.unit.broker.coordinator.group.test_migration import encode_assignment, encode_subscription
 from tests.unit.broker.coordinator.group.test_offset_commits import commit, txn_commit
 from tests.unit.broker.coordinator.streams_world import word_count
 from tests.unit.broker.stepping import response_of
@@ -87,7 +87,7 @@ class Clients:
         instance_id = self.chance.choice([None, None, "i", "j"])
         member_id = self.chance.choice(["", *self.classic])
         version = self.chance.choice([3, 9])
-        protocols = {self.chance.choice(["range", "range", "sticky"]): says(self.chance.choice("tu"))}
+        protocols = {self.chance.choice(["range", "range", "sticky"]): encode_subscription(self.chance.choice("tu"))}
         answer = self.world.join(member_id, group_instance_id=instance_id, version=version, protocols=protocols)
         answer.on_done(lambda done: self.classic.append(done.result().member_id))
 
@@ -104,7 +104,7 @@ class Clients:
         for member_id in members:
             instance_id = group.members[member_id].group_instance_id
             with suppress(KafkaError):
-                assignments = {name: gets(number) for number, name in enumerate(members)}
+                assignments = {name: encode_assignment(number) for number, name in enumerate(members)}
                 self.world.sync(member_id, group.generation_id, assignments, group_instance_id=instance_id)
 
     def restart_static(self) -> None:
@@ -120,7 +120,7 @@ class Clients:
         group = self.world.group()
         generation_id = group.generation_id if isinstance(group, ClassicGroup) else self.chance.randrange(5)
         members = group.members if isinstance(group, ClassicGroup) else self.classic
-        assignments = {member: gets(number) for number, member in enumerate(members)}
+        assignments = {member: encode_assignment(number) for number, member in enumerate(members)}
         return self.world.sync(member_id, generation_id, assignments)
 
     def leave(self) -> object:

@@ -42,19 +42,19 @@ from tidelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup
 ALL = [0, 1, 2, 3]
 
 
-def says(*topics: str, owned: list[int] | None = None, version: int = 3) -> bytes:
+def encode_subscription(*topics: str, owned: list[int] | None = None, version: int = 3) -> bytes:
     """Encode the metadata of a classic consumer in its JoinGroup."""
     held = [TopicPartition(topic="t", partitions=owned)] if owned else []
     subscription = ConsumerProtocolSubscription(topics=list(topics or ["t"]), owned_partitions=held)
     return subscription.encode_prefixed(version)
 
 
-def gets(*indexes: int, topic: str = "t") -> bytes:
+def encode_assignment(*indexes: int, topic: str = "t") -> bytes:
     assigned = [TopicPartition(topic=topic, partitions=list(indexes))]
     return ConsumerProtocolAssignment(assigned_partitions=assigned).encode_prefixed(1)
 
 
-def read(assignment: bytes) -> list[int]:
+def decode_assignment(assignment: bytes) -> list[int]:
     topics = ConsumerProtocolAssignment.decode_prefixed_lenient(assignment).assigned_partitions
     return sorted(index for topic in topics for index in topic.partitions)
 
@@ -71,7 +71,7 @@ class Classic:
         self.owned: list[int] = []
 
     def ask_to_join(self, **fields: Any) -> Any:
-        protocols = {"cooperative-sticky": says(owned=self.owned)}
+        protocols = {"cooperative-sticky": encode_subscription(owned=self.owned)}
         return self.world.join(self.member_id, **{"protocols": protocols, **self.fields, **fields})
 
     def join(self, **fields: Any) -> JoinGroupResponse:
@@ -88,7 +88,7 @@ class Classic:
         given = {"group_instance_id": self.instance_id, **fields}
         response = self.world.sync(self.member_id, self.generation_id, assignments, **given).result()
         assert response.error_code == NONE
-        self.owned = read(bytes(response.assignment))
+        self.owned = decode_assignment(bytes(response.assignment))
         return self.owned
 
     def heartbeat(self, **fields: Any) -> int:
@@ -149,13 +149,13 @@ def classic_group(world: GroupWorld, *instance_ids: str | None) -> list[Classic]
         response = deferred.result()
         member.member_id, member.generation_id = response.member_id, response.generation_id
     share = len(ALL) // len(members)
-    given = {m.member_id: gets(*ALL[i * share : (i + 1) * share]) for i, m in enumerate(members)}
+    given = {m.member_id: encode_assignment(*ALL[i * share : (i + 1) * share]) for i, m in enumerate(members)}
     leader = waiting[0].result().leader
     others = [m for m in members if m.member_id != leader]
     deferreds = [world.sync(m.member_id, m.generation_id, group_instance_id=m.instance_id) for m in others]
     next(m for m in members if m.member_id == leader).sync(given)
     for member, synced in zip(others, deferreds, strict=True):
-        member.owned = read(bytes(synced.result().assignment))
+        member.owned = decode_assignment(bytes(synced.result().assignment))
     return members
 
 
@@ -169,7 +169,7 @@ def settle(world: GroupWorld, *followers: Classic | Modern) -> None:
     assert group_of(world).state is ConsumerGroupState.STABLE
 
 
-def upgraded(world: GroupWorld, *instance_ids: str | None) -> tuple[list[Classic], Modern]:
+def upgraded_group(world: GroupWorld, *instance_ids: str | None) -> tuple[list[Classic], Modern]:
     members = classic_group(world, *instance_ids)
     modern = Modern(world, "new")
     modern.join()
@@ -181,7 +181,7 @@ def upgraded(world: GroupWorld, *instance_ids: str | None) -> tuple[list[Classic
 
 def test_a_group_is_rolled_over_member_by_member() -> None:
     world = GroupWorld()
-    members, modern = upgraded(world)
+    members, modern = upgraded_group(world)
     settle(world, *members, modern)
     assert sorted([len(modern.owned), *(len(member.owned) for member in members)]) == [1, 1, 2]
     left = Modern(world, "newer")
@@ -193,20 +193,28 @@ def test_a_group_is_rolled_over_member_by_member() -> None:
     assert sorted(modern.owned + left.owned) == ALL
 
 
-def test_until_they_have_given_them_back_classic_members_keep_their_partitions() -> None:
+def test_a_consumer_member_gets_no_partition_before_a_classic_member_gives_it_back() -> None:
     world = GroupWorld()
-    (first, second), modern = upgraded(world)
+    (first, second), modern = upgraded_group(world)
+    modern.follow()
     assert modern.owned == []
     assert (modern.epoch, first.generation_id) == (first.generation_id + 1, second.generation_id)
+    before = [*first.owned, *second.owned]
     assert first.heartbeat() == RebalanceInProgressError.code
-    before = list(first.owned)
-    assert first.follow()
-    assert set(first.owned) < set(before) or first.owned == before
+    for member in (first, second):
+        assert member.follow()
+    modern.follow()
+    assert modern.owned == [], "no JoinGroup has said yet that a partition was given back"
+    for member in (first, second, first, second):
+        member.follow()
+    modern.follow()
+    assert modern.owned
+    assert sorted([*modern.owned, *first.owned, *second.owned]) == sorted(before)
 
 
-def test_everything_of_it_is_in_the_log() -> None:
+def test_an_upgraded_group_is_loaded_from_the_log() -> None:
     world = GroupWorld()
-    members, modern = upgraded(world)
+    members, modern = upgraded_group(world)
     settle(world, *members, modern)
     before, after = group_of(world), group_of(world.restarted())
     assert after.epoch == before.epoch
@@ -220,7 +228,7 @@ def test_everything_of_it_is_in_the_log() -> None:
 def test_a_member_waiting_in_a_rebalance_is_told_to_rejoin_by_the_upgrade() -> None:
     world = GroupWorld()
     first, _ = classic_group(world)
-    waiting = first.ask_to_join(protocols={"cooperative-sticky": says("u")})
+    waiting = first.ask_to_join(protocols={"cooperative-sticky": encode_subscription("u")})
     assert not waiting.done
     Modern(world, "new").join()
     assert waiting.result().error_code == RebalanceInProgressError.code
@@ -242,9 +250,9 @@ def test_a_member_that_rejoins_without_the_groups_protocol_hinders_no_upgrade() 
 
 def test_a_member_waiting_for_its_assignment_is_told_to_rejoin_by_the_upgrade() -> None:
     world = GroupWorld()
-    _, joined = world.join_twice(protocols={"range": says()})
-    second, again = world.join_twice(protocols={"range": says()})
-    world.join(joined.result().member_id, protocols={"range": says()})
+    _, joined = world.join_twice(protocols={"range": encode_subscription()})
+    second, again = world.join_twice(protocols={"range": encode_subscription()})
+    world.join(joined.result().member_id, protocols={"range": encode_subscription()})
     waiting = world.sync(second, again.result().generation_id)
     Modern(world, "new").join()
     assert waiting.result().error_code == RebalanceInProgressError.code
@@ -272,14 +280,14 @@ def test_a_rebalancing_group_whose_members_have_left_can_be_upgraded() -> None:
 
 
 @pytest.mark.parametrize("policy", ["disabled", "downgrade"])
-def test_policies_that_forbid_the_upgrade(policy: str) -> None:
+def test_a_policy_may_forbid_the_upgrade(policy: str) -> None:
     world = GroupWorld(group_consumer_migration_policy=policy)
     with pytest.raises(GroupIdNotFoundError):
-        upgraded(world)
+        upgraded_group(world)
     assert isinstance(world.group(), ClassicGroup)
 
 
-def test_groups_that_cannot_be_upgraded() -> None:
+def test_a_group_of_another_protocol_or_that_would_be_too_large_is_not_upgraded() -> None:
     for fields in ({"protocol_type": "connect"}, {"protocols": {"range": b"meta"}}):
         world = GroupWorld()
         world.join(version=3, **fields)
@@ -287,17 +295,17 @@ def test_groups_that_cannot_be_upgraded() -> None:
             Modern(world, "new").join()
     world = GroupWorld(group_consumer_max_size=1)
     with pytest.raises(GroupIdNotFoundError):
-        upgraded(world)
+        upgraded_group(world)
     world = GroupWorld(group_consumer_max_size=2)
     with pytest.raises(GroupMaxSizeReachedError):
-        upgraded(world)
+        upgraded_group(world)
     assert isinstance(world.group(), ClassicGroup)
 
 
 def test_an_upgrade_that_cannot_be_stored_changes_nothing() -> None:
     world = GroupWorld()
     first, _ = classic_group(world)
-    waiting = first.ask_to_join(protocols={"cooperative-sticky": says("u")})
+    waiting = first.ask_to_join(protocols={"cooperative-sticky": encode_subscription("u")})
     world.log.failure = KafkaStorageError()
     with pytest.raises(NotCoordinatorError):
         Modern(world, "new").join()
@@ -308,8 +316,8 @@ def test_an_upgrade_that_cannot_be_stored_changes_nothing() -> None:
 
 def test_deleted_topics_are_left_out_of_the_assignment() -> None:
     world = GroupWorld()
-    member_id, joined = world.join_twice(protocols={"range": says("gone", "t")})
-    world.sync(member_id, joined.result().generation_id, {member_id: gets(0, topic="gone")})
+    member_id, joined = world.join_twice(protocols={"range": encode_subscription("gone", "t")})
+    world.sync(member_id, joined.result().generation_id, {member_id: encode_assignment(0, topic="gone")})
     Modern(world, "new").join()
     assert group_of(world).members[member_id].current.assigned == {}
 
@@ -320,7 +328,7 @@ def test_deleted_topics_are_left_out_of_the_assignment() -> None:
 @pytest.mark.parametrize("way", ["leaves", "is not heard of"])
 def test_without_its_last_consumer_member_the_group_is_a_classic_one(way: str) -> None:
     world = GroupWorld()
-    members, modern = upgraded(world)
+    members, modern = upgraded_group(world)
     settle(world, *members, modern)
     if way == "leaves":
         modern.leave()
@@ -341,18 +349,18 @@ def test_without_its_last_consumer_member_the_group_is_a_classic_one(way: str) -
 
 def test_the_assignment_is_kept_over_the_downgrade() -> None:
     world = GroupWorld()
-    members, modern = upgraded(world)
+    members, modern = upgraded_group(world)
     settle(world, *members, modern)
     modern.leave()
     group = world.restarted().group()
     for member in members:
-        assert read(group.members[member.member_id].assignment) == sorted(member.owned)
+        assert decode_assignment(group.members[member.member_id].assignment) == sorted(member.owned)
 
 
 @pytest.mark.parametrize("policy", ["upgrade", "disabled"])
-def test_policies_that_forbid_the_downgrade(policy: str) -> None:
+def test_a_policy_may_forbid_the_downgrade(policy: str) -> None:
     world = GroupWorld()
-    members, modern = upgraded(world)
+    members, modern = upgraded_group(world)
     again = GroupWorld(world.log, world.time, group_consumer_migration_policy=policy)
     modern.world = again
     modern.leave()
@@ -361,7 +369,7 @@ def test_policies_that_forbid_the_downgrade(policy: str) -> None:
 
 def test_a_group_too_large_for_a_classic_one_stays() -> None:
     world = GroupWorld(group_max_size=2)
-    _, modern = upgraded(world)
+    _, modern = upgraded_group(world)
     third = Classic(world)
     assert third.join().error_code == NONE
     modern.leave()
@@ -370,7 +378,7 @@ def test_a_group_too_large_for_a_classic_one_stays() -> None:
 
 def test_a_downgrade_that_cannot_be_stored_is_tried_again() -> None:
     world = GroupWorld()
-    _, modern = upgraded(world)
+    _, modern = upgraded_group(world)
     world.log.failure = KafkaStorageError()
     with pytest.raises(NotCoordinatorError):
         modern.leave()
@@ -380,7 +388,7 @@ def test_a_downgrade_that_cannot_be_stored_is_tried_again() -> None:
     assert isinstance(world.group(), ClassicGroup)
 
 
-def test_a_group_of_one_consumer_member_is_just_empty_without_it() -> None:
+def test_a_group_whose_only_member_leaves_stays_a_consumer_group() -> None:
     world = GroupWorld()
     Modern(world, "a").join()
     beat(world, "a", -1)
@@ -410,7 +418,7 @@ def test_a_static_member_changes_its_protocol_and_keeps_its_partitions() -> None
     assert world.restarted().group().static_members == group.static_members
 
 
-def test_a_static_downgrade_that_cannot_be_stored() -> None:
+def test_a_static_downgrade_that_cannot_be_stored_is_refused() -> None:
     world = GroupWorld()
     classic_group(world, "i", "j")
     Modern(world, "new", instance_id="i").join()
@@ -421,7 +429,7 @@ def test_a_static_downgrade_that_cannot_be_stored() -> None:
 
 def test_a_static_classic_member_takes_the_place_of_another_one() -> None:
     world = GroupWorld()
-    members, modern = upgraded(world, "i", "j")
+    members, modern = upgraded_group(world, "i", "j")
     settle(world, *members, modern)
     again = Classic(world, "i")
     assert again.join().error_code == NONE
@@ -436,7 +444,7 @@ def test_a_static_classic_member_takes_the_place_of_another_one() -> None:
 
 def test_a_static_member_that_names_an_id_must_have_it() -> None:
     world = GroupWorld()
-    (first, _), _ = upgraded(world, "i", "j")
+    (first, _), _ = upgraded_group(world, "i", "j")
     member = Classic(world, "i")
     member.member_id = "other"
     assert member.join().error_code == FencedInstanceIdError.code
@@ -467,7 +475,7 @@ def test_a_classic_member_joins_a_consumer_group() -> None:
 def test_an_old_client_is_admitted_at_once() -> None:
     world = GroupWorld()
     Modern(world, "a").join()
-    assert world.join(version=3, protocols={"range": says(version=0)}).result().error_code == NONE
+    assert world.join(version=3, protocols={"range": encode_subscription(version=0)}).result().error_code == NONE
 
 
 @pytest.mark.parametrize(
@@ -483,8 +491,11 @@ def test_a_join_of_another_protocol_type_is_refused(fields: dict[str, Any]) -> N
 
 def test_classic_members_must_have_a_protocol_in_common() -> None:
     world = GroupWorld()
-    upgraded(world)
-    assert world.join(version=3, protocols={"range": says()}).result().error_code == InconsistentGroupProtocolError.code
+    upgraded_group(world)
+    assert (
+        world.join(version=3, protocols={"range": encode_subscription()}).result().error_code
+        == InconsistentGroupProtocolError.code
+    )
 
 
 def test_a_full_group_accepts_no_classic_member() -> None:
@@ -493,16 +504,16 @@ def test_a_full_group_accepts_no_classic_member() -> None:
     assert Classic(world).join().error_code == GroupMaxSizeReachedError.code
 
 
-def test_a_join_that_cannot_be_stored() -> None:
+def test_a_join_that_cannot_be_stored_is_refused() -> None:
     world = GroupWorld()
-    (first, _), _ = upgraded(world)
+    (first, _), _ = upgraded_group(world)
     world.log.failure = KafkaStorageError()
-    assert first.join(protocols={"cooperative-sticky": says("u")}).error_code == NotCoordinatorError.code
+    assert first.join(protocols={"cooperative-sticky": encode_subscription("u")}).error_code == NotCoordinatorError.code
 
 
 def test_a_sync_after_another_member_joined_is_refused() -> None:
     world = GroupWorld()
-    (first, second), modern = upgraded(world)
+    (first, second), modern = upgraded_group(world)
     settle(world, first, second, modern)
     Modern(world, "newer").join()
     with pytest.raises(RebalanceInProgressError):
@@ -516,18 +527,18 @@ def test_a_sync_after_another_member_joined_is_refused() -> None:
         ({"protocol_type": "consumer", "protocol_name": "range"}, InconsistentGroupProtocolError),
     ],
 )
-def test_syncing_with_another_protocol(fields: dict[str, Any], error: type[KafkaError]) -> None:
+def test_a_sync_with_another_protocol_is_refused(fields: dict[str, Any], error: type[KafkaError]) -> None:
     world = GroupWorld()
-    (first, second), modern = upgraded(world)
+    (first, second), modern = upgraded_group(world)
     settle(world, first, second, modern)
     with pytest.raises(error):
         first.sync(**fields)
     assert first.sync(protocol_type="consumer", protocol_name="cooperative-sticky") == first.owned
 
 
-def test_requests_with_a_wrong_generation_or_id() -> None:
+def test_requests_with_a_wrong_generation_or_member_id_are_refused() -> None:
     world = GroupWorld()
-    (first, second), modern = upgraded(world)
+    (first, second), modern = upgraded_group(world)
     settle(world, first, second, modern)
     for generation_id in (first.generation_id - 1, first.generation_id + 1):
         with pytest.raises(IllegalGenerationError):
@@ -541,7 +552,7 @@ def test_requests_with_a_wrong_generation_or_id() -> None:
 
 def test_a_classic_member_that_does_not_rejoin_is_removed() -> None:
     world = GroupWorld()
-    (first, second), modern = upgraded(world)
+    (first, second), modern = upgraded_group(world)
     for _ in range(13):
         world.advance(5_000)
         modern.follow()
@@ -563,7 +574,7 @@ def test_a_timer_of_a_consumer_group_does_not_outlive_its_downgrade() -> None:
     modern.leave()
     assert isinstance(world.group(), ClassicGroup)
     member.join()
-    member.sync({member.member_id: gets(*ALL)})
+    member.sync({member.member_id: encode_assignment(*ALL)})
     for _ in range(11):
         world.advance(5_000)
         assert member.heartbeat() == NONE
@@ -576,7 +587,7 @@ def test_a_timer_of_a_consumer_group_does_not_outlive_its_downgrade() -> None:
 
 def test_a_classic_member_that_does_not_sync_is_removed() -> None:
     world = GroupWorld()
-    (first, second), modern = upgraded(world)
+    (first, second), modern = upgraded_group(world)
     assert first.join().error_code == NONE
     assert second.join().error_code == NONE
     for _ in range(13):
@@ -590,7 +601,7 @@ def test_a_classic_member_that_does_not_sync_is_removed() -> None:
 
 def test_a_classic_member_has_its_own_session() -> None:
     world = GroupWorld()
-    upgraded(world)
+    upgraded_group(world)
     again = world.restarted()
     again.advance(10_001)
     assert set(group_of(again).members) == {"new"}
@@ -598,7 +609,7 @@ def test_a_classic_member_has_its_own_session() -> None:
 
 def test_a_classic_member_whose_leaving_cannot_be_stored_keeps_its_session() -> None:
     world = GroupWorld()
-    members, _ = upgraded(world)
+    members, _ = upgraded_group(world)
     world.log.failure = KafkaStorageError()
     with pytest.raises(NotCoordinatorError):
         leave(world, members[0].member_id)
@@ -609,7 +620,7 @@ def test_a_classic_member_whose_leaving_cannot_be_stored_keeps_its_session() -> 
 
 def test_a_group_whose_downgrade_cannot_be_stored_keeps_the_leaving_members_session() -> None:
     world = GroupWorld()
-    members, modern = upgraded(world)
+    members, modern = upgraded_group(world)
     settle(world, *members, modern)
     world.log.failure = KafkaStorageError()
     with pytest.raises(NotCoordinatorError):
@@ -629,9 +640,9 @@ def leave(world: GroupWorld, *member_ids: str, instance_id: str | None = None) -
     return world.coordinator.leave_group(world.context(5), request).result().members
 
 
-def test_leaving() -> None:
+def test_classic_members_leave_by_id_or_instance_id() -> None:
     world = GroupWorld()
-    (first, second), _ = upgraded(world, "i", None)
+    (first, second), _ = upgraded_group(world, "i", None)
     epoch = group_of(world).epoch
     codes = [answer.error_code for answer in leave(world, second.member_id, "new", "nobody", second.member_id)]
     assert codes == [NONE, UnknownMemberIdError.code, UnknownMemberIdError.code, NONE]
@@ -644,9 +655,9 @@ def test_leaving() -> None:
     assert set(group_of(world.restarted()).members) == {"new"}
 
 
-def test_offsets_of_classic_members() -> None:
+def test_classic_members_commit_and_fetch_with_their_generation() -> None:
     world = GroupWorld()
-    (first, _), modern = upgraded(world)
+    (first, _), modern = upgraded_group(world)
 
     def commit(member_id: str, epoch: int) -> None:
         request = OffsetCommitRequest(group_id="g", member_id=member_id, generation_id_or_member_epoch=epoch)

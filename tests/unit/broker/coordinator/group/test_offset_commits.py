@@ -134,7 +134,9 @@ def test_commits_survive_a_restart() -> None:
 def test_metadata_none_is_kept_as_empty() -> None:
     world = GroupWorld()
     commit(world, 5, partition={"committed_metadata": None})
-    assert world.runtime.shard_for("g").offsets.get("g", "t", 0) is not None
+    committed = world.runtime.shard_for("g").offsets.get("g", "t", 0)
+    assert committed is not None
+    assert (committed.offset, committed.metadata) == (5, "")
 
 
 def test_metadata_has_a_limit() -> None:
@@ -151,7 +153,7 @@ def test_unknown_topics_are_refused_by_themselves() -> None:
     assert commit_error(world, 5, version=10, name="", topic_id=b"?" * 16) == UnknownTopicIdError.code
 
 
-def test_topics_by_id() -> None:
+def test_offsets_are_committed_and_fetched_by_topic_id() -> None:
     world = GroupWorld()
     assert commit_error(world, 5, version=10, name="", topic_id=b"\1" * 16) == NONE
     assert fetch_all(world, by_id=True) == {(b"\1" * 16, 0): 5}
@@ -270,7 +272,7 @@ def test_a_commit_keeps_the_session() -> None:
 
 
 @pytest.mark.parametrize(("version", "error"), [(8, IllegalGenerationError), (9, GroupIdNotFoundError)])
-def test_a_generation_of_no_group(version: int, error: type[KafkaError]) -> None:
+def test_a_commit_with_a_generation_to_an_unknown_group_is_refused(version: int, error: type[KafkaError]) -> None:
     assert commit_error(GroupWorld(), 5, version=version, generation_id_or_member_epoch=1) == error.code
 
 
@@ -359,7 +361,7 @@ def test_markers_of_others_change_nothing() -> None:
     assert fetch(world) == (-1, NONE)
 
 
-def test_two_producers_in_one_group() -> None:
+def test_transactions_of_two_producers_in_one_group_end_apart() -> None:
     world = GroupWorld()
     txn_commit(world, 5, producer_id=7)
     txn_commit(world, 6, producer_id=8, name="u")
@@ -386,13 +388,15 @@ def test_a_pending_commit_survives_a_restart() -> None:
         ({"generation_id": 9}, UnknownMemberIdError.code),
     ],
 )
-def test_transactional_commits_to_a_live_group(fields: dict[str, Any], error_code: int) -> None:
+def test_a_transactional_commit_to_a_group_with_members_checks_the_member(
+    fields: dict[str, Any], error_code: int
+) -> None:
     world = GroupWorld()
     world.stable(1)
     assert txn_commit(world, 5, **fields) == error_code
 
 
-def test_a_transactional_commit_with_the_generation_of_no_group() -> None:
+def test_a_transactional_commit_with_a_generation_to_an_unknown_group_is_refused() -> None:
     assert txn_commit(GroupWorld(), 5, generation_id=1) == IllegalGenerationError.code
 
 
@@ -427,7 +431,7 @@ def test_offsets_a_live_group_reads_stay() -> None:
     assert delete(world, "u") == NONE
 
 
-def test_offset_delete_errors() -> None:
+def test_wrong_deletions_of_offsets_are_refused() -> None:
     world = GroupWorld()
     with pytest.raises(GroupIdNotFoundError):
         delete(world)

@@ -105,7 +105,7 @@ def test_all_partitions_that_hold_something_are_loaded_after_a_start() -> None:
     assert len(response_of(again.coordinator.list_groups([], []))) == 200
 
 
-def test_loading_without_a_topic_is_nothing() -> None:
+def test_nothing_is_loaded_without_the_internal_topic() -> None:
     world = GroupWorld()
     world.runtime.load_all()
     assert not world.loop.soon
@@ -185,8 +185,10 @@ def test_records_that_are_not_understood_are_skipped() -> None:
         Record(3, 0, b"\x00\x02\x00\x01g", b"\x7f\x00 a version of the future"),
     ]
     world.log.append(partition, build_batch(strange))
-    again = world.restarted()
-    assert again.runtime.shard_for("g").offsets.get("g", "t", 0) is not None
+    offsets = world.restarted().runtime.shard_for("g").offsets
+    committed = offsets.get("g", "t", 0)
+    assert committed is not None
+    assert committed.offset == 5
 
 
 @pytest.mark.parametrize("committed", [True, False])

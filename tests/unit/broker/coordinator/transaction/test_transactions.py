@@ -40,7 +40,10 @@ T1 = ("t", 1)
 
 
 def test_labels_are_kafkas() -> None:
-    assert TransactionState.PREPARE_EPOCH_FENCE.label == "PrepareEpochFence"
+    assert [state.label for state in TransactionState] == [
+        *("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead"),
+        "PrepareEpochFence",
+    ]
 
 
 # -- InitProducerId -------------------------------------------------------------------------------------------------
@@ -156,7 +159,7 @@ def test_an_exhausted_epoch_gets_a_new_producer_id() -> None:
     assert world.init() == (1002, 0)
 
 
-def test_a_retry_over_a_change_of_producer_id() -> None:
+def test_a_retry_after_a_change_of_producer_id_gets_the_same_id() -> None:
     world = TransactionWorld()
     old = exhausted(world)
     new = world.init(old)
@@ -300,7 +303,7 @@ def test_ending_writes_markers_everywhere(commit: bool, state: TransactionState)
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_retry_gets_the_same_answer_and_the_opposite_none(commit: bool) -> None:
+def test_a_repeated_end_gets_the_same_answer_and_the_opposite_end_is_refused(commit: bool) -> None:
     world = TransactionWorld()
     producer = world.init()
     world.add(producer)
@@ -312,7 +315,7 @@ def test_a_retry_gets_the_same_answer_and_the_opposite_none(commit: bool) -> Non
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_nothing_to_commit(version: int) -> None:
+def test_a_transaction_without_partitions_cannot_be_committed(version: int) -> None:
     world = TransactionWorld()
     producer = world.init()
     with pytest.raises(InvalidTxnStateError):
@@ -341,7 +344,7 @@ def test_version_2_raises_the_epoch_with_each_transaction() -> None:
         assert world.markers.written[-1] == (T0, producer, True)
 
 
-def test_version_2_retries_with_the_epoch_of_before() -> None:
+def test_in_version_2_a_retry_with_the_previous_epoch_gets_the_same_answer() -> None:
     world = TransactionWorld()
     first = world.init()
     world.add(first, version=2)
@@ -351,7 +354,7 @@ def test_version_2_retries_with_the_epoch_of_before() -> None:
         world.end(first, commit=False, version=2)
 
 
-def test_version_2_retry_while_markers_are_due() -> None:
+def test_in_version_2_a_retry_while_markers_are_due_is_refused_as_concurrent() -> None:
     world = TransactionWorld()
     producer = world.init()
     world.add(producer, version=2)
@@ -382,7 +385,7 @@ def test_version_2_changes_the_producer_id_when_the_epoch_is_exhausted() -> None
     world.add(new, version=2)
 
 
-def test_version_2_producer_that_has_lost_the_answer_may_begin_with_the_epoch_of_before() -> None:
+def test_in_version_2_a_producer_that_has_lost_the_answer_may_begin_with_the_previous_epoch() -> None:
     world = TransactionWorld()
     old = world.init()
     world.add(old, version=2)
@@ -390,7 +393,7 @@ def test_version_2_producer_that_has_lost_the_answer_may_begin_with_the_epoch_of
     assert world.init(old) == new
 
 
-def test_version_2_producer_that_has_lost_the_answer_with_its_new_id_may_begin() -> None:
+def test_in_version_2_a_producer_that_has_lost_the_answer_with_its_new_id_may_begin() -> None:
     world = TransactionWorld()
     old = exhausted(world)
     world.add(old, version=2)
@@ -398,7 +401,7 @@ def test_version_2_producer_that_has_lost_the_answer_with_its_new_id_may_begin()
     assert world.init(old) == new
 
 
-def test_version_2_epoch_of_before_cannot_add() -> None:
+def test_in_version_2_the_previous_epoch_cannot_add_partitions() -> None:
     world = TransactionWorld()
     producer = world.init()
     world.add(producer, version=2)
@@ -424,7 +427,7 @@ def test_markers_have_the_version_of_their_transaction(version: int) -> None:
 
 
 @pytest.mark.parametrize("error", [UnknownTopicOrPartitionError(), InvalidProducerEpochError()])
-def test_partitions_that_need_no_marker_hold_nothing_up(error: KafkaError) -> None:
+def test_a_transaction_completes_without_markers_of_missing_or_fenced_partitions(error: KafkaError) -> None:
     world = TransactionWorld()
     producer = world.init()
     world.add(producer, T0, T1)
@@ -433,7 +436,7 @@ def test_partitions_that_need_no_marker_hold_nothing_up(error: KafkaError) -> No
     assert world.transaction().state is COMPLETE_COMMIT
 
 
-def test_failed_markers_are_tried_again_and_only_they() -> None:
+def test_only_failed_markers_are_written_again() -> None:
     world = TransactionWorld()
     producer = world.init()
     world.add(producer, T0, T1)
@@ -595,7 +598,7 @@ def test_identities_survive_a_restart() -> None:
     assert world.restarted().transaction().state is EMPTY
 
 
-def test_version_2_retry_after_a_restart() -> None:
+def test_in_version_2_a_retry_after_a_restart_gets_the_same_answer() -> None:
     world = TransactionWorld()
     first = world.init()
     world.add(first, version=2)
