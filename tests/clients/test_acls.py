@@ -29,7 +29,7 @@ ACLS = "org.apache.kafka.tools.AclCommand"
 
 
 def kafka_acls(broker: tidelog.Broker, *arguments: str) -> list[str]:
-    """Run the tool; the lines of its output."""
+    """Run the tool; return the lines of its output."""
     done = run_tool(ACLS, ["--bootstrap-server", broker.bootstrap, *arguments])
     assert done.returncode == 0, done.stdout + done.stderr
     return [line.strip() for line in done.stdout.splitlines() if line.strip()]

@@ -74,7 +74,7 @@ def test_kafka_python_creates_grows_and_deletes(broker: BrokerProcess) -> None:
 
 
 async def aiokafka_topics(bootstrap: str) -> list[str]:
-    """Make a topic, grow it, delete it; the names after each step joined."""
+    """Make a topic, grow it, delete it; return the topics after each step."""
     admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:

@@ -103,7 +103,7 @@ def test_topics_as_text_are_aligned_columns(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["topic", "create", "a/b"], "a/b"),
         (["topic", "create", "wrong", "-c", "no.such.key=1"], "no.such.key"),
@@ -118,8 +118,8 @@ def test_topics_as_text_are_aligned_columns(shell: Shell) -> None:
         (["log-dirs", "--topic", "not-there"], "topic not-there"),
     ],
 )
-def test_a_refusal_of_the_broker_is_one_line(shell: Shell, words: list[str], told: str) -> None:
-    assert told in shell.failure(*words)
+def test_a_refusal_of_the_broker_is_one_line(shell: Shell, words: list[str], message: str) -> None:
+    assert message in shell.failure(*words)
 
 
 def test_each_of_several_topics_is_reported(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,8 +187,8 @@ def test_kafkas_own_tools_see_the_same(shell: Shell) -> None:
     assert described.count("\tPartition: ") == len(found["partitions"]) == 2
     assert "retention.ms=1234" in described
     entity = ["--entity-type", "topics", "--entity-name", "shared"]
-    told = run_tool(CONFIG_COMMAND, [*server, "--describe", *entity]).stdout
-    assert "retention.ms=1234" in told
+    output = run_tool(CONFIG_COMMAND, [*server, "--describe", *entity]).stdout
+    assert "retention.ms=1234" in output
     listed = run_tool(TOPIC_COMMAND, [*server, "--list"]).stdout.split()
     assert set(listed) == names(shell.json("topic", "list", "--internal"))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.access_brokers import SETTINGS, LoggedIn
+from tests.support.access_brokers import SETTINGS, UserClient
 from tests.support.broker import TidelogProcess, free_port
 from tests.support.kraft_node import wait_until
 from tidelog.broker.config.resource_type import ResourceType as Config
@@ -151,7 +151,7 @@ class Audited:
         self.broker = TidelogProcess(directory, {
             **SETTINGS, "listeners": listeners, "super.users": "User:ann", "auto.create.topics.enable": "true",
         })  # fmt: skip
-        self.ann = LoggedIn(f"127.0.0.1:{port}", "ann", "127.0.0.1")
+        self.ann = UserClient(f"127.0.0.1:{port}", "ann", "127.0.0.1")
         self._token = b""
 
     def lines(self) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ class Audited:
         return [line for line in lines if line["event"] != "login"]
 
     def change(self, api: str, fields: dict[str, Any]) -> list[dict[str, Any]]:
-        """Ask Ann's question in its newest version, again while a coordinator loads; the lines that it made."""
+        """Ask Ann's question in its newest version, again while a coordinator loads; return its lines."""
         before = len(self.lines())
         fields = {name: self._token if value is TOKEN else value for name, value in fields.items()}
         version = REGISTRY[ApiKey[api.upper()]].max_version

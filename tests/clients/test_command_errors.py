@@ -44,7 +44,7 @@ def failure(capsys: pytest.CaptureFixture[str], *words: str, code: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         ("topic create t -p 99999999999999", USAGE, "'--partitions': 99999999999999 is not in the range"),
         ("topic create t -r 99999999999", USAGE, "'--replicas': 99999999999 is not in the range"),
@@ -70,23 +70,23 @@ def failure(capsys: pytest.CaptureFixture[str], *words: str, code: int) -> str:
         ("produce orders --value-format avro --registry http://u:p@127.0.0.1:1", FAILED, "registry 127.0.0.1:1, sub"),
     ],
 )
-def test_wrong_arguments(shell: Shell, words: str, code: int, told: str) -> None:
-    assert told in shell.failure(*words.split(), code=code)
+def test_wrong_arguments(shell: Shell, words: str, code: int, message: str) -> None:
+    assert message in shell.failure(*words.split(), code=code)
 
 
 def test_topics_that_are_there_are_described_beside_one_that_is_not(
     shell: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["topic", "describe", "none", "orders", "--bootstrap", shell.bootstrap]) == FAILED
-    out, told = capsys.readouterr()
+    out, message = capsys.readouterr()
     assert out.startswith("name: orders\n")
-    assert told == "tidelog topic describe: topic none: This broker has no such topic or partition.\n"
+    assert message == "tidelog topic describe: topic none: This broker has no such topic or partition.\n"
 
 
 @pytest.mark.parametrize("bootstrap", ["", ",", "127.0.0.1", "h:x", "::1:9092", "h:0", "h:1,h:x"])
 def test_an_address_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str], bootstrap: str) -> None:
-    told = failure(capsys, "topic", "list", "--bootstrap", bootstrap, code=USAGE)
-    assert told.startswith("tidelog topic list: --bootstrap '")
+    message = failure(capsys, "topic", "list", "--bootstrap", bootstrap, code=USAGE)
+    assert message.startswith("tidelog topic list: --bootstrap '")
 
 
 def test_the_variable_of_a_wrong_address_is_named(
@@ -101,7 +101,7 @@ def test_an_address_may_have_a_listeners_name(served: TidelogProcess, capsys: py
 
 
 @pytest.mark.parametrize(
-    ("profile", "told"),
+    ("profile", "message"),
     [
         (b"bootstrap.servers=h", "bootstrap.servers 'h': expected HOST:PORT"),
         (b"security.protocol=FOO", "security.protocol=FOO: expected PLAINTEXT"),
@@ -110,11 +110,11 @@ def test_an_address_may_have_a_listeners_name(served: TidelogProcess, capsys: py
     ],
 )
 def test_a_wrong_profile_is_wrong_configuration(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, profile: bytes, told: str
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, profile: bytes, message: str
 ) -> None:
     path = tmp_path / "client.properties"
     path.write_bytes(profile)
-    assert told in failure(capsys, "topic", "list", "--profile", str(path), code=USAGE)
+    assert message in failure(capsys, "topic", "list", "--profile", str(path), code=USAGE)
     directory = failure(capsys, "topic", "list", "--profile", str(tmp_path), code=USAGE)
     assert directory == f"tidelog topic list: profile {tmp_path}: Is a directory"
 
@@ -125,19 +125,19 @@ def test_a_store_that_cannot_be_read_is_named(served: TidelogProcess, shell: She
     broken.write_text("no certificate")
     for path in (tmp_path / "none.pem", broken):
         profile.write_text(f"security.protocol=SSL\n{store}={path}\n")
-        told = shell.failure("topic", "list", "--profile", str(profile), code=USAGE)
-        assert told.startswith(f"tidelog topic list: {store}={path}: ")
+        message = shell.failure("topic", "list", "--profile", str(profile), code=USAGE)
+        assert message.startswith(f"tidelog topic list: {store}={path}: ")
 
 
 def test_a_broker_that_is_away_is_told_without_a_number(capsys: pytest.CaptureFixture[str]) -> None:
-    told = failure(capsys, "topic", "list", "--bootstrap", "127.0.0.1:1", code=FAILED)
-    assert told == "tidelog topic list: cannot connect to 127.0.0.1:1: Connection refused"
+    message = failure(capsys, "topic", "list", "--bootstrap", "127.0.0.1:1", code=FAILED)
+    assert message == "tidelog topic list: cannot connect to 127.0.0.1:1: Connection refused"
 
 
 def test_another_security_protocol_is_suggested(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with tidelog.Broker(security=tidelog.Security()) as broker:
-        told = failure(capsys, "topic", "list", "--bootstrap", broker.bootstrap, code=FAILED)
-        assert told.endswith("does this listener expect another security.protocol than PLAINTEXT (--profile)?")
+        message = failure(capsys, "topic", "list", "--bootstrap", broker.bootstrap, code=FAILED)
+        assert message.endswith("does this listener expect another security.protocol than PLAINTEXT (--profile)?")
         find = ["find", "orders", "--key", "1", "--bootstrap", broker.bootstrap]
         assert "expect another security.protocol" in failure(capsys, *find, code=FAILED)
     profile = tmp_path / "client.properties"
@@ -150,8 +150,8 @@ def test_another_security_protocol_is_suggested(capsys: pytest.CaptureFixture[st
 def test_a_login_of_the_admin_interface_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     with tidelog.Broker({"admin.listener": "127.0.0.1:0", "admin.authentication": "basic"}) as broker:
         for command in (["find", "orders", "--key", "1"], ["compaction", "status"]):
-            told = failure(capsys, *command, "--bootstrap", broker.bootstrap, code=FAILED)
-            assert "requires a login: expected a profile with security.protocol=SASL_" in told
+            message = failure(capsys, *command, "--bootstrap", broker.bootstrap, code=FAILED)
+            assert "requires a login: expected a profile with security.protocol=SASL_" in message
 
 
 def test_times_before_1970_are_no_special_times(shell: Shell, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_keys_that_are_not_utf8_are_found(shell: Shell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         (f'{{"value": "a", "timestamp": {2**63}}}', f"timestamp: {2**63} is not a number from 0 to {2**63 - 1}"),
         (f'{{"value": "a", "partition": {2**31}}}', f"partition: {2**31} is not a number from 0 to {2**31 - 1}"),
@@ -188,10 +188,10 @@ def test_keys_that_are_not_utf8_are_found(shell: Shell, tmp_path: Path) -> None:
         ('{"headers": [{"name": "\\ud800"}]}', "headers: '\\ud800' is half of a character"),
     ],
 )
-def test_json_that_no_record_can_be_made_of(shell: Shell, tmp_path: Path, line: str, told: str) -> None:
+def test_json_that_no_record_can_be_made_of(shell: Shell, tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "lines"
     path.write_text(f'{{"value": "before"}}\n{line}\n')
-    assert f"{path} line 2: {told}" in shell.failure("produce", "orders", str(path), "--format", "json")
+    assert f"{path} line 2: {message}" in shell.failure("produce", "orders", str(path), "--format", "json")
 
 
 def test_a_batch_above_the_topics_limit_is_sent_in_parts(shell: Shell, tmp_path: Path) -> None:
@@ -209,13 +209,13 @@ def test_records_before_one_that_is_too_large_are_written(
     path.write_text("first\nsecond\n" + "a" * TOO_LARGE + "\nlast\n")
     shell.text("topic", "create", "large")
     assert main(["produce", "large", str(path), "--bootstrap", shell.bootstrap]) == FAILED
-    out, told = capsys.readouterr()
+    out, message = capsys.readouterr()
     assert out == "large-0: 2 records, offset 0 to 1\n"
-    assert f"the record that begins with {'a' * 40!r}: The record batch size" in told
+    assert f"the record that begins with {'a' * 40!r}: The record batch size" in message
 
 
 @pytest.mark.parametrize(
-    ("words", "closed", "told"),
+    ("words", "closed", "message"),
     [
         (["produce", "orders"], "<&-", "tidelog produce: standard input is closed"),
         (["user", "create", "ann", "--password-stdin"], "<&-", "tidelog user create: standard input is closed"),
@@ -225,7 +225,7 @@ def test_records_before_one_that_is_too_large_are_written(
         (["topic", "create", "unseen"], ">&-", "tidelog: standard output is closed"),
     ],
 )
-def test_closed_standard_streams_are_told(shell: Shell, words: list[str], closed: str, told: str) -> None:
+def test_closed_standard_streams_are_told(shell: Shell, words: list[str], closed: str, message: str) -> None:
     command = [sys.executable, "-I", "-m", "tidelog", *words, "--bootstrap", shell.bootstrap]
     ended = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", *command],
@@ -237,7 +237,7 @@ def test_closed_standard_streams_are_told(shell: Shell, words: list[str], closed
         check=False,
     )
     (line,) = ended.stderr.splitlines()
-    assert line.startswith(told)
+    assert line.startswith(message)
     assert ended.returncode in (FAILED, USAGE)
     assert "unseen" not in shell.text("topic", "list")
 

@@ -99,7 +99,7 @@ def test_ping_tells_whether_a_broker_answers(broker: tidelog.Broker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "told"),
+    ("arguments", "environment", "message"),
     [
         (["--override", "num.partitions=none"], {}, "'none' for configuration num.partitions"),
         ([], {"KAFKA_LOG_RETENTION_MS": "a week"}, "'a week' for configuration log.retention.ms"),
@@ -111,12 +111,12 @@ def test_ping_tells_whether_a_broker_answers(broker: tidelog.Broker) -> None:
     ],
 )
 def test_wrong_configuration_is_one_line_and_code_2(
-    tmp_path: Path, arguments: Sequence[str], environment: dict[str, str], told: str
+    tmp_path: Path, arguments: Sequence[str], environment: dict[str, str], message: str
 ) -> None:
     ended = run("serve", "--data-dir", str(tmp_path), *arguments, environment=environment)
     assert (ended.returncode, ended.stdout) == (2, "")
     (line,) = ended.stderr.splitlines()
-    assert told in line
+    assert message in line
     assert list(tmp_path.iterdir()) == []
 
 
@@ -145,17 +145,19 @@ def test_an_unknown_host_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "told"),
+    ("arguments", "environment", "message"),
     [
         (["--timeout", "-1"], {}, "--timeout"),
         (["--bootstrap", "here:there"], {}, "here:there"),
         (["--local"], {"KAFKA_NUM_PARTITIONS": "none"}, "num.partitions"),
     ],
 )
-def test_a_ping_with_wrong_arguments_tells_which(arguments: list[str], environment: dict[str, str], told: str) -> None:
+def test_a_ping_with_wrong_arguments_tells_which(
+    arguments: list[str], environment: dict[str, str], message: str
+) -> None:
     ended = run("ping", *arguments, environment=environment)
     assert ended.returncode in (1, 2)
-    assert told in ended.stderr.splitlines()[-1]
+    assert message in ended.stderr.splitlines()[-1]
     assert "Traceback" not in ended.stderr
 
 

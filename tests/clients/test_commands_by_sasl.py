@@ -53,7 +53,7 @@ class Secured:
             assert main(["user", "create", "ann", *options]) == 0
 
     def profile(self, path: Path, protocol: str, mechanism: str, *, password: str = PASSWORD, jaas: bool = True) -> str:
-        """Write the profile of ann, with a JAAS text or with librdkafka's keys; its path."""
+        """Write the profile of ann, with a JAAS text or with librdkafka's keys; return its path."""
         texts = {
             "bootstrap.servers": self.addresses[protocol],
             "security.protocol": protocol,

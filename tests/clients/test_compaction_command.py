@@ -58,8 +58,8 @@ def test_run_waits_and_reports_the_removed_records(broker: TidelogProcess, capsy
     assert sum(kept) == 100
 
     assert main(["compaction", "status", "--json", "--bootstrap", broker.bootstrap]) == 0
-    told = json.loads(capsys.readouterr().out)
-    partitions = [entry for entry in told if entry["topic_partition"]["topic"] == TOPIC]
+    printed = json.loads(capsys.readouterr().out)
+    partitions = [entry for entry in printed if entry["topic_partition"]["topic"] == TOPIC]
     assert [entry["topic_partition"]["partition"] for entry in partitions] == [0, 1]
     assert sum(entry["last_round"]["records_after"] for entry in partitions) == 100
     assert all(entry["state"] == "idle" and entry["dirty_bytes"] == 0 for entry in partitions)
@@ -198,5 +198,5 @@ def test_a_batch_that_a_round_could_not_read_is_reported(
     assert main(["compaction", "run", name, "--wait", "--bootstrap", broker.bootstrap]) == 0
     assert main(["compaction", "status", "--bootstrap", broker.bootstrap]) == 0
 
-    told = "; 1 unreadable batch kept, first: segment 0, byte 0, offset 0: its checksum is wrong\n"
-    assert capsys.readouterr().out.count(told) == 2
+    printed = "; 1 unreadable batch kept, first: segment 0, byte 0, offset 0: its checksum is wrong\n"
+    assert capsys.readouterr().out.count(printed) == 2

@@ -41,7 +41,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerPro
 
 @pytest.fixture
 def workers(broker: BrokerProcess, tmp_path: Path) -> Iterator[list[ConnectWorker]]:
-    """Two that run, started side by side. What is left of them is killed."""
+    """Two running workers, which are killed at the end if they still run."""
     made = [ConnectWorker(tmp_path / name, broker.bootstrap) for name in ("one", "two")]
     try:
         with ThreadPoolExecutor() as pool:

@@ -32,7 +32,7 @@ class Served:
         })  # fmt: skip
 
     def properties(self, name: str, user: str, password: str, *, more: str = "") -> str:
-        """Write a client's properties; their path."""
+        """Write a client's properties; return their path."""
         path = self.directory / f"{name}.properties"
         path.write_text(
             "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"

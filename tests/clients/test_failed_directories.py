@@ -53,7 +53,7 @@ class HurtMember(MemberNode):
 
 
 class HurtKafka(KraftNode):
-    """The same of Apache Kafka."""
+    """An Apache Kafka broker with two log directories, the second of which a test takes away."""
 
     def format(self) -> None:
         """Format new directories alone."""

@@ -64,7 +64,7 @@ def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_confluent(broker: BrokerProcess, topic: str, protocol: str) -> None:
+def test_confluent_describes_resets_and_deletes_groups(broker: BrokerProcess, topic: str, protocol: str) -> None:
     client = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     commit(broker, f"{topic}-empty", topic, 5)
     with member(broker, f"{topic}-live", topic, protocol):
@@ -93,7 +93,7 @@ def test_confluent(broker: BrokerProcess, topic: str, protocol: str) -> None:
     assert gone.value.args[0].code() == GroupIdNotFoundError.code
 
 
-def test_kafka_python(broker: BrokerProcess, topic: str) -> None:
+def test_kafka_python_describes_resets_and_deletes_groups(broker: BrokerProcess, topic: str) -> None:
     group, first, second = f"{topic}-empty", kafka.TopicPartition(topic, 0), kafka.TopicPartition(topic, 1)
     commit(broker, group, topic, 5)
     client = kafka.KafkaAdminClient(bootstrap_servers=broker.bootstrap)
@@ -115,7 +115,7 @@ def test_kafka_python(broker: BrokerProcess, topic: str) -> None:
         client.close()
 
 
-async def test_aiokafka(broker: BrokerProcess, topic: str) -> None:
+async def test_aiokafka_describes_groups_and_reads_offsets(broker: BrokerProcess, topic: str) -> None:
     group = f"{topic}-empty"
     commit(broker, group, topic, 5)
     client = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)

@@ -81,7 +81,7 @@ class Kafka(ApacheKafka):
 
 
 class Tidelog(TidelogProcess):
-    """Tidelog by the same file."""
+    """A Tidelog broker with the same server.properties."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(file.parent)

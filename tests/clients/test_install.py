@@ -53,7 +53,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(source: Path, environment: dict[str, str]) -> tuple[Path | None, str]:
-    """Build the wheel from the source. Returns it, None if there is none, and all that was said.
+    """Build the wheel from the source. Returns the wheel, None if there is none, and the output.
 
     What a compiler made is made again. Cython's C, which no compiler changes, stays from the first build.
     """
@@ -83,20 +83,20 @@ def install(wheel: Path | None, target: Path) -> Path:
 @pytest.fixture(scope="module")
 def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory into which a compiled wheel is installed without its dependencies."""
-    wheel, said = build(source, {**COMPILER, **REQUIRED})
-    assert wheel is not None, said
+    wheel, output = build(source, {**COMPILER, **REQUIRED})
+    assert wheel is not None, output
     assert "none-any" not in wheel.name
-    assert "compiled: yes" in said
+    assert "compiled: yes" in output
     return install(wheel, tmp_path_factory.mktemp("compiled") / "site")
 
 
 @pytest.fixture(scope="module")
 def uncompiled(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same without a compiler."""
-    wheel, said = build(source, NO_COMPILER)
-    assert wheel is not None, said
+    """A directory into which a wheel is installed that was built without a compiler."""
+    wheel, output = build(source, NO_COMPILER)
+    assert wheel is not None, output
     assert wheel.name.endswith("-py3-none-any.whl")
-    assert "compiled: no" in said
+    assert "compiled: no" in output
     return install(wheel, tmp_path_factory.mktemp("plain") / "site")
 
 
@@ -147,19 +147,19 @@ print(walk.scan(batch * 2, 0, 2 * len(batch), 0), walk.consumed, walk.next_offse
 
 
 def test_both_give_equal_results(installed: Path, uncompiled: Path, tmp_path: Path) -> None:
-    said = []
+    output = []
     for directory in (installed, uncompiled):
         done = run([sys.executable, "-c", ROUTINES, str(directory)], tmp_path, dict(os.environ))
         assert done.returncode == 0, done.stderr
-        said.append(done.stdout)
-    assert said[0] == said[1]
+        output.append(done.stdout)
+    assert output[0] == output[1]
 
 
 @pytest.mark.parametrize("compiler", [NO_COMPILER, BROKEN_COMPILER], ids=["none", "broken"])
 def test_extensions_can_be_required(source: Path, compiler: dict[str, str]) -> None:
-    wheel, said = build(source, {**compiler, **REQUIRED})
+    wheel, output = build(source, {**compiler, **REQUIRED})
     assert wheel is None
-    assert "compiled: no" not in said
+    assert "compiled: no" not in output
 
 
 def test_a_compiler_that_fails_leaves_nothing_of_an_earlier_build(source: Path, tmp_path: Path) -> None:

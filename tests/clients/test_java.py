@@ -29,14 +29,14 @@ RECORDS = 50_000
 
 
 def tool(name: str, *arguments: str, version: str = KAFKA_4, stdin: str | None = None) -> str:
-    """Run a tool that must succeed; what it printed."""
+    """Run a tool that must succeed; return what it printed."""
     done = run_tool(name, list(arguments), version=version, stdin=stdin)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def producer_performance(broker: BrokerProcess, topic: str, version: str, codec: str) -> str:
-    """Load `RECORDS` records; the tool's summary."""
+    """Load `RECORDS` records; return the tool's summary."""
     properties = [f"bootstrap.servers={broker.bootstrap}", f"compression.type={codec}"]
     return tool(
         PRODUCER_PERFORMANCE,

@@ -71,8 +71,8 @@ def test_reassignment_and_election_change_nothing(broker: tidelog.Broker, tmp_pa
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1]}]}))
     command = f"{TOOLS}.reassign.ReassignPartitionsCommand"
-    told = tool(broker, command, "--reassignment-json-file", os.fspath(plan), "--execute")
-    assert "Successfully started partition reassignment" in told
+    output = tool(broker, command, "--reassignment-json-file", os.fspath(plan), "--execute")
+    assert "Successfully started partition reassignment" in output
     verified = tool(broker, command, "--reassignment-json-file", os.fspath(plan), "--verify")
     assert "Reassignment of partition orders-0 is completed." in verified
     elected = tool(
@@ -91,10 +91,10 @@ def test_reassignment_and_election_change_nothing(broker: tidelog.Broker, tmp_pa
 def test_quotas_and_scram_credentials(broker: tidelog.Broker) -> None:
     configure(broker, "users", "ann", add="producer_byte_rate=1024")
     configure(broker, "users", "ann", add="SCRAM-SHA-256=[iterations=4096,password=secret]")
-    told = configure(broker, "users", "ann")
-    assert "producer_byte_rate=1024.0" in told
-    assert "SCRAM-SHA-256=iterations=4096" in told
-    assert "secret" not in told
+    output = configure(broker, "users", "ann")
+    assert "producer_byte_rate=1024.0" in output
+    assert "SCRAM-SHA-256=iterations=4096" in output
+    assert "secret" not in output
 
 
 def test_configs_of_groups_and_client_metrics(broker: tidelog.Broker) -> None:
@@ -110,5 +110,5 @@ def test_log_levels(broker: tidelog.Broker) -> None:
 
 
 def test_versions_are_usable(broker: tidelog.Broker) -> None:
-    told = tool(broker, f"{TOOLS}.BrokerApiVersionsCommand")
-    assert "Metadata(3): 0 to 13 [usable: 13]" in told
+    output = tool(broker, f"{TOOLS}.BrokerApiVersionsCommand")
+    assert "Metadata(3): 0 to 13 [usable: 13]" in output

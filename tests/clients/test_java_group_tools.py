@@ -78,9 +78,9 @@ def test_members_are_described(broker: BrokerProcess, tmp_path: Path) -> None:
     ]
     calls.append((GROUPS, *server, "--list", "--state"))
     with member(broker, "held-classic", "held", "classic"), member(broker, "held-consumer", "held", "consumer"):
-        *told, listed = run(tmp_path, calls)
+        *outputs, listed = run(tmp_path, calls)
     for position, protocol in enumerate(PROTOCOLS):
-        members, state, offsets = told[position * 3 : position * 3 + 3]
+        members, state, offsets = outputs[position * 3 : position * 3 + 3]
         assert re.search(rf"held-{protocol}\s.*\sheld\s+2\s", members), members
         assert re.search(r"\sStable\s+.*\b1\s*$", state, re.MULTILINE), state
         assert len(re.findall(rf"held-{protocol}\s+held\s+[01]\s", offsets)) == 2, offsets
@@ -94,7 +94,7 @@ def test_offsets_are_read_reset_and_deleted(broker: BrokerProcess, tmp_path: Pat
     Admin(broker.bootstrap).create(topic)
     of = (GROUPS, *server, "--group", group)
     reset = (*of, "--reset-offsets", "--topic", topic, "--execute")
-    told = run(
+    outputs = run(
         tmp_path,
         [
             (VERIFIABLE_PRODUCER, *server, "--topic", topic, "--max-messages", str(RECORDS), "--acks", "-1"),
@@ -111,12 +111,12 @@ def test_offsets_are_read_reset_and_deleted(broker: BrokerProcess, tmp_path: Pat
             (GROUPS, *server, "--list"),
         ],
     )
-    assert '"name":"offsets_committed"' in told[1], told[1]
-    assert re.search(rf"{topic}\s+0\s+{RECORDS}\s+{RECORDS}\s+0\s", told[2]), told[2]
-    assert re.search(rf"{topic}\s+0\s+15\s+{RECORDS}\s+{RECORDS - 15}\s", told[5]), told[5]
-    assert re.search(rf"{topic}\s+0\s+Successful", told[6]), told[6]
-    assert "was successful" in told[7], told[7]
-    assert group not in told[8].split()
+    assert '"name":"offsets_committed"' in outputs[1], outputs[1]
+    assert re.search(rf"{topic}\s+0\s+{RECORDS}\s+{RECORDS}\s+0\s", outputs[2]), outputs[2]
+    assert re.search(rf"{topic}\s+0\s+15\s+{RECORDS}\s+{RECORDS - 15}\s", outputs[5]), outputs[5]
+    assert re.search(rf"{topic}\s+0\s+Successful", outputs[6]), outputs[6]
+    assert "was successful" in outputs[7], outputs[7]
+    assert group not in outputs[8].split()
 
 
 def test_transactions_are_listed_and_described(broker: BrokerProcess, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_transactions_are_listed_and_described(broker: BrokerProcess, tmp_path: 
         *("--producer-props", f"bootstrap.servers={broker.bootstrap}"),
     )
     committed = ("--isolation-level", "read_committed", "--max-messages", "2000", "--timeout-ms", "20000")
-    told = run(
+    outputs = run(
         tmp_path,
         [
             performance,
@@ -140,19 +140,19 @@ def test_transactions_are_listed_and_described(broker: BrokerProcess, tmp_path: 
             (CONSOLE_CONSUMER, *server, "--topic", topic, "--from-beginning", *committed),
         ],
     )
-    assert "2000 records sent" in told[0], told[0]
-    assert re.search(r"^perf\s+\d+\s+\d+\s+CompleteCommit", told[1], re.MULTILINE), told[1]
-    assert re.search(r"perf\s.*CompleteCommit", told[2]), told[2]
-    assert re.search(r"^\d+\s+\d+\s+", told[3], re.MULTILINE), told[3]
-    assert len(told[5].splitlines()) == 2000
+    assert "2000 records sent" in outputs[0], outputs[0]
+    assert re.search(r"^perf\s+\d+\s+\d+\s+CompleteCommit", outputs[1], re.MULTILINE), outputs[1]
+    assert re.search(r"perf\s.*CompleteCommit", outputs[2]), outputs[2]
+    assert re.search(r"^\d+\s+\d+\s+", outputs[3], re.MULTILINE), outputs[3]
+    assert len(outputs[5].splitlines()) == 2000
 
 
 def streams_member(asked: Broker, group: str, topic: str) -> int:
     """Join as a member that has the one task there is, and commit offset 3 for it. Returns its epoch."""
     epoch: int = join(asked, group, "m", topic, quiet=True).member_epoch
     held = {**EMPTY, "active_tasks": [{"subtopology_id": "0", "partitions": [0]}]}
-    told = beat(asked, group, "m", epoch, quiet=True, **held)
-    assert (told.error_code, told.status) == (0, []), told
+    outputs = beat(asked, group, "m", epoch, quiet=True, **held)
+    assert (outputs.error_code, outputs.status) == (0, []), outputs
     partition = {"partition_index": 0, "committed_offset": 3, "committed_metadata": ""}
     topics = [{"name": topic, "partitions": [partition]}]
     member = {"group_id": group, "member_id": "m", "generation_id_or_member_epoch": epoch}

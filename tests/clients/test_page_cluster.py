@@ -30,7 +30,7 @@ def make_shell(directory: Path) -> PageShell:
 
 
 def take_files(shell: PageShell, text: str) -> list[str]:
-    """Write what a block shows by ``cat``; its other commands."""
+    """Write the files that a block shows by ``cat``; return its other commands."""
     for name, content in re.findall(r"^\$ cat (\S+)\n((?:[^$].*\n)+)", text, re.MULTILINE):
         (shell.directory / name).write_text(shell.place(content))
     commands = re.findall(r"^\$ (.*)$", text, re.MULTILINE)

@@ -110,7 +110,7 @@ def test_records_are_found_as_the_page_says(shell: PageShell) -> None:
 
 
 def run_python(shell: PageShell, block: Example) -> str:
-    """Run a block of Python in a process of its own; what it printed."""
+    """Run a block of Python in a process of its own; return what it printed."""
     (shell.directory / "example.py").write_text(shell.place(block.text))
     return shell.run("python example.py")
 
@@ -133,7 +133,7 @@ def test_any_client_reads_virtual_topics(tools: PageShell) -> None:
 
 
 def read_some(shell: PageShell, topic: str) -> set[str]:
-    """Read a virtual topic's three partitions up to their ends; the values."""
+    """Read a virtual topic's three partitions up to their ends; return the values."""
     settings = {"bootstrap.servers": shell.place("localhost:9092"), "group.id": "reader", "enable.partition.eof": True}
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(3)])

@@ -48,8 +48,8 @@ def produce(shell: Shell, topic: str, content: bytes | str, tmp_path: Path, *wor
     """Write records of a file, and return what the command tells."""
     path = tmp_path / "records"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    told: dict[str, Any] = shell.json("produce", topic, str(path), *words)
-    return told
+    report: dict[str, Any] = shell.json("produce", topic, str(path), *words)
+    return report
 
 
 def consume(shell: Shell, topic: str, *words: str) -> list[dict[str, Any]]:
@@ -67,9 +67,9 @@ def values(records: list[dict[str, Any]]) -> list[str]:
 
 def test_produced_lines_are_consumed_unchanged(shell: Shell, tmp_path: Path) -> None:
     create(shell, "lines")
-    told = produce(shell, "lines", "first\nsecond\r\n\nlast", tmp_path, "-k", "k", "-H", "source=web", "-H", "n=1")
-    assert told["records"] == 4
-    assert told["partitions"] == [{"partition": 0, "first_offset": 0, "last_offset": 3, "records": 4}]
+    report = produce(shell, "lines", "first\nsecond\r\n\nlast", tmp_path, "-k", "k", "-H", "source=web", "-H", "n=1")
+    assert report["records"] == 4
+    assert report["partitions"] == [{"partition": 0, "first_offset": 0, "last_offset": 3, "records": 4}]
     found = consume(shell, "lines")
     assert values(found) == ["first", "second", "", "last"]
     assert {record["key"] for record in found} == {"k"}
@@ -122,8 +122,8 @@ def test_keys_get_the_partitions_of_kafkas_own_producer(shell: Shell, tmp_path: 
 def test_many_records_arrive_once_and_in_order(shell: Shell, tmp_path: Path) -> None:
     create(shell, "many", 3)
     lines = "\n".join(f"{number % 10}:{'x' * 90}{number}" for number in range(20_000))
-    told = produce(shell, "many", lines, tmp_path, "-K", ":", "-z", "lz4")
-    assert told["records"] == 20_000
+    report = produce(shell, "many", lines, tmp_path, "-K", ":", "-z", "lz4")
+    assert report["records"] == 20_000
     found = consume(shell, "many")
     assert len(found) == 20_000
     for key in map(str, range(10)):
@@ -289,7 +289,7 @@ def test_headers_of_one_name_are_all_sent(shell: Shell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["consume", "not-there"], "topic not-there"),
         (["consume", "bad", "-p", "7"], "there is no 7"),
@@ -301,17 +301,17 @@ def test_headers_of_one_name_are_all_sent(shell: Shell, tmp_path: Path) -> None:
         (["group", "reset", "none", "--topic", "bad:7", "--to-latest"], "there is no 7"),
     ],
 )
-def test_a_missing_topic_partition_or_group_is_one_line(shell: Shell, words: list[str], told: str) -> None:
+def test_a_missing_topic_partition_or_group_is_one_line(shell: Shell, words: list[str], message: str) -> None:
     shell.text("topic", "create", "bad", "-p", "1", "--if-not-exists")
     shell.until(True, "topic", "list", of=lambda found: "bad" in {one["name"] for one in found})
-    if told:
-        assert told in shell.failure(*words)
+    if message:
+        assert message in shell.failure(*words)
     else:
         assert shell.text(*words) == "", "no record, no complaint"
 
 
 @pytest.mark.parametrize(
-    ("line", "form", "told"),
+    ("line", "form", "message"),
     [
         ('{"valu": 1}', "json", "line 2: unknown key 'valu'"),
         ("[1]", "json", "line 2: expected an object"),
@@ -323,7 +323,7 @@ def test_a_missing_topic_partition_or_group_is_one_line(shell: Shell, words: lis
     ],
 )
 def test_a_line_that_is_no_record_is_named(
-    shell: Shell, tmp_path: Path, line: str, form: str, told: str, capsys: pytest.CaptureFixture[str]
+    shell: Shell, tmp_path: Path, line: str, form: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     create_once = main(["topic", "create", "malformed", "--if-not-exists", "-b", shell.bootstrap])
     assert create_once == 0
@@ -332,11 +332,11 @@ def test_a_line_that_is_no_record_is_named(
     path.write_text(f"{good}\n{line}\n")
     delimiter = [] if form == "json" else ["-K", ":"]
     capsys.readouterr()
-    assert told in shell.failure("produce", "malformed", str(path), "--format", form, *delimiter)
+    assert message in shell.failure("produce", "malformed", str(path), "--format", form, *delimiter)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["consume", "t", "-o", "soon"], "--offset 'soon'"),
         (["consume", "t", "-o", "1", "--from-beginning"], "expected one of"),
@@ -357,9 +357,9 @@ def test_a_line_that_is_no_record_is_named(
     ],
 )
 def test_wrong_usage_is_one_line_and_asks_no_broker(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert told in Shell("127.0.0.1:1", capsys).failure(*words, code=2)
+    assert message in Shell("127.0.0.1:1", capsys).failure(*words, code=2)
 
 
 def end_offset(described: list[dict[str, Any]]) -> int:
@@ -394,7 +394,7 @@ def test_kafkas_console_tools_write_and_read_the_same(shell: Shell, tmp_path: Pa
     words = [*server, "--topic", "console", *shown, "--max-messages", "2", "--group", "java"]
     assert run_tool(CONSOLE_CONSUMER, words).stdout.splitlines() == ["h:v\ta\t1", "h:v\tb\t2"]
     (group,) = shell.json("group", "describe", "java")
-    told = run_tool(GROUP_COMMAND, [*server, "--describe", "--group", "java"]).stdout
-    (row,) = [line.split() for line in told.splitlines() if line.startswith("java")]
+    output = run_tool(GROUP_COMMAND, [*server, "--describe", "--group", "java"]).stdout
+    (row,) = [line.split() for line in output.splitlines() if line.startswith("java")]
     (mine,) = group["partitions"]
     assert row[1:6] == [mine["topic"], *(str(mine[key]) for key in ("partition", "committed", "end", "lag"))]

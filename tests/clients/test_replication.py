@@ -86,7 +86,7 @@ class Cluster:
         return [digests(Path(node.data_directory) / f"{name}-0") for node in (self.member, self.second, self.java)]
 
     def change_leader(self, name: str) -> int:
-        """Kill the leader of partition 0, wait for another one, start the killed broker again; its id."""
+        """Kill the leader of partition 0, wait for another one, start the killed broker again; return its id."""
         killed = leader(self.bootstrap, name)
         others = ",".join(node.bootstrap for number, node in self.brokers.items() if number != killed)
         self.brokers[killed].kill()

@@ -166,9 +166,9 @@ def test_clients_have_the_rights_that_the_clusters_acls_give(cluster: SecuredClu
         return future.exception() is None
 
     wait_until(is_created, "the right to create")
-    told: list[object] = []
+    delivery_errors: list[object] = []
     producer = Producer(cluster.client(MEMBER, "ann"))
-    producer.produce("anns", b"mine", on_delivery=lambda error, _: told.append(error))
+    producer.produce("anns", b"mine", on_delivery=lambda error, _: delivery_errors.append(error))
     assert producer.flush(WAIT_S) == 0
-    assert told == [None]
+    assert delivery_errors == [None]
     assert values(cluster.bootstrap, "anns") == [b"mine"]

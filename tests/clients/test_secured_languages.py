@@ -67,7 +67,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredWorld]:
 
 
 def words_of(security: Security, *, is_token: bool = False) -> dict[str, Any]:
-    """Return a client's side of a secured connection, as its program reads it."""
+    """Return a client's security settings in the form that its program reads."""
     found: dict[str, Any] = {"is_token": is_token}
     if "SSL" in security.protocol:
         found["ca"] = str(security.ca)

@@ -35,7 +35,7 @@ def shell(served: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> Shell:
 
 
 def alices(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Keep what is alice's: the broker is shared, and other tests have users, too."""
+    """Select the entries of the user alice: the broker is shared, and other tests have users, too."""
     return [one for one in found if one["user"] == "alice"]
 
 
@@ -63,8 +63,8 @@ def limits(found: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, 
 
 
 def test_quotas_are_set_and_unset(shell: Shell) -> None:
-    told = shell.text("quota", "set", "producer_byte_rate=1048576", "request_percentage=50.5", "--user", "bob")
-    assert told == "user bob: set producer_byte_rate=1048576\nuser bob: set request_percentage=50.5\n"
+    text = shell.text("quota", "set", "producer_byte_rate=1048576", "request_percentage=50.5", "--user", "bob")
+    assert text == "user bob: set producer_byte_rate=1048576\nuser bob: set request_percentage=50.5\n"
     shell.text("quota", "set", "consumer_byte_rate=7", "--client-id", "c", "--default", "user")
     bob = ({"user": "bob"}, {"producer_byte_rate": 1048576.0, "request_percentage": 50.5})
     default = ({"client-id": "c", "user": None}, {"consumer_byte_rate": 7.0})
@@ -147,7 +147,7 @@ def test_a_transaction_is_aborted_in_one_partition(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["user", "create", "a", "--password", ""], "password"),
         (["user", "create", "a", "--password", "x", "--iterations", "7"], "--iterations"),
@@ -165,20 +165,20 @@ def test_a_transaction_is_aborted_in_one_partition(shell: Shell) -> None:
     ],
 )
 def test_wrong_usage_is_one_line_and_asks_no_broker(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert told in Shell("127.0.0.1:1", capsys).failure(*words, code=2)
+    assert message in Shell("127.0.0.1:1", capsys).failure(*words, code=2)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["transaction", "describe", "no-such-id"], "transactional id no-such-id"),
         (["transaction", "abort", "no-such-id"], "transactional id no-such-id"),
     ],
 )
-def test_a_missing_user_quota_or_transaction_is_one_line(shell: Shell, words: list[str], told: str) -> None:
-    assert told in shell.failure(*words)
+def test_a_missing_user_quota_or_transaction_is_one_line(shell: Shell, words: list[str], message: str) -> None:
+    assert message in shell.failure(*words)
 
 
 @pytest.mark.java
@@ -188,8 +188,8 @@ def test_kafkas_own_tools_see_the_same(shell: Shell) -> None:
     shell.text("quota", "set", "producer_byte_rate=99", "--user", "erin")
     shell.text("acl", "create", "--group", "g", "--allow-principal", "User:erin", "--operation", "read")
     server = ["--bootstrap-server", shell.bootstrap]
-    told = run_tool(CONFIG_COMMAND, [*server, "--describe", "--entity-type", "users", "--entity-name", "erin"]).stdout
-    assert "producer_byte_rate=99.0" in told
-    assert "SCRAM-SHA-256=iterations=4096" in told
+    output = run_tool(CONFIG_COMMAND, [*server, "--describe", "--entity-type", "users", "--entity-name", "erin"]).stdout
+    assert "producer_byte_rate=99.0" in output
+    assert "SCRAM-SHA-256=iterations=4096" in output
     rules = run_tool(ACL_COMMAND, [*server, "--list"]).stdout
     assert "principal=User:erin, host=*, operation=READ, permissionType=ALLOW" in rules

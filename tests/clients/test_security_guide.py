@@ -221,9 +221,9 @@ def test_a_user_of_plain(desk: Desk) -> None:
         wrong = example("plain kcat").replace("password=secret", "password=no")
         desk.run("! " + wrong.replace("-P", "-X message.timeout.ms=2000 -P"))
         (line,) = {json.dumps(line) for line in audit_lines(desk) if line["event"] == "login failed"}
-    told, shown = json.loads(line), json.loads(example("audit line"))
-    assert told.keys() == shown.keys()
-    assert {**shown, "address": "127.0.0.1"} == told
+    line_fields, shown = json.loads(line), json.loads(example("audit line"))
+    assert line_fields.keys() == shown.keys()
+    assert {**shown, "address": "127.0.0.1"} == line_fields
 
 
 def audit_lines(desk: Desk) -> list[dict[str, str]]:

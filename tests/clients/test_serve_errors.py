@@ -35,7 +35,7 @@ def refusal(code: int, *words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("num.partitons=3", "--override num.partitons: unknown configuration key; the nearest is num.partitions"),
         ("no.such.thing=3", "--override no.such.thing: unknown configuration key"),
@@ -45,9 +45,9 @@ def refusal(code: int, *words: str) -> str:
         ("schema.registry.listener=127.0.0.1:-1", "schema.registry.listener; allowed: HOST:PORT with a port from 0"),
     ],
 )
-def test_an_impossible_configuration_is_refused(tmp_path: Path, override: str, told: str) -> None:
+def test_an_impossible_configuration_is_refused(tmp_path: Path, override: str, message: str) -> None:
     data = tmp_path / "data"
-    assert told in refusal(2, "--port", "0", "--data-dir", str(data), "--override", override)
+    assert message in refusal(2, "--port", "0", "--data-dir", str(data), "--override", override)
     assert not data.exists()
 
 
@@ -86,11 +86,11 @@ def test_a_taken_port_of_an_http_interface_leaves_no_directory_and_is_named(tmp_
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         words = ("--port", "0", "--data-dir", str(data), "--override", f"{key}={address}")
-        told = f"tidelog serve: cannot listen on {address} ({key}): Address already in use"
-        assert refusal(1, *words) == told
+        message = f"tidelog serve: cannot listen on {address} ({key}): Address already in use"
+        assert refusal(1, *words) == message
         assert not data.exists()
         data.mkdir()
-        assert serve(*words).stderr.splitlines()[-1] == told
+        assert serve(*words).stderr.splitlines()[-1] == message
 
 
 def test_a_host_of_the_admin_interface_that_is_not_known_is_named(tmp_path: Path) -> None:

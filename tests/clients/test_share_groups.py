@@ -101,12 +101,12 @@ def test_each_record_is_acknowledged_by_itself(broker: BrokerProcess, tmp_path: 
     produce(broker, "ways", *kinds)
     configure(broker, tmp_path, "ways-group", share_delivery_count_limit="3")
     events = ShareMembers(broker, group="ways-group", topic="ways", count=5, idle_ms=2_000).events()
-    told = run(tmp_path, [described(broker, "ways-group")])[0]
+    outputs = run(tmp_path, [described(broker, "ways-group")])[0]
     deliveries = Counter(event.offset for event in events if event.what == "got")
     assert deliveries == {0: 1, 1: 1, 2: 3, 3: 2, 4: 1, 5: 1}
     ends = {event.offset: event.more for event in events if event.what == "done"}
     assert ends == {0: "accept", 1: "reject", 2: "release", 3: "accept", 4: "accept", 5: "accept"}
-    assert re.search(r"ways-group\s+ways\s+0\s+6\s+0", told), told
+    assert re.search(r"ways-group\s+ways\s+0\s+6\s+0", outputs), outputs
 
 
 @pytest.mark.java
@@ -188,7 +188,7 @@ def test_kafkas_own_tools_list_describe_reset_and_delete(broker: BrokerProcess, 
     of = (SHARE_GROUPS, *server, "--group", group)
     reset = (*of, "--reset-offsets", "--topic", topic, "--execute")
     consume = (CONSOLE_SHARE_CONSUMER, *server, "--topic", topic, "--group", group, "--timeout-ms", "20000")
-    told = run(
+    outputs = run(
         tmp_path,
         [
             (VERIFIABLE_PRODUCER, *server, "--topic", topic, "--max-messages", "200", "--acks", "-1"),
@@ -206,17 +206,17 @@ def test_kafkas_own_tools_list_describe_reset_and_delete(broker: BrokerProcess, 
             (SHARE_GROUPS, *server, "--list"),
         ],
     )
-    consumed = [json.loads(line) for line in told[1].splitlines() if line.startswith("{")]
+    consumed = [json.loads(line) for line in outputs[1].splitlines() if line.startswith("{")]
     assert sum(event["count"] for event in consumed if event["name"] == "records_consumed") == 200
     assert sum(event["count"] for event in consumed if event["name"] == "offsets_acknowledged") == 200
-    assert re.search(rf"{group}\s+Empty", told[2]), told[2]
-    assert re.search(rf"{group}\s+{topic}\s+0\s+200\s+0", told[3]), told[3]
-    assert re.search(rf"{group}\s.*Empty\s+0", told[4]), told[4]
-    assert re.search(rf"{group}\s+{topic}\s+0\s+0", told[6]), told[6]
-    assert len(told[7].split()) >= 200, told[7]
-    assert re.search(rf"{group}\s+{topic}\s+0\s+200\s+0", told[9]), told[9]
-    assert "Successful" in told[10] or topic in told[10], told[10]
-    assert group not in told[12], told[12]
+    assert re.search(rf"{group}\s+Empty", outputs[2]), outputs[2]
+    assert re.search(rf"{group}\s+{topic}\s+0\s+200\s+0", outputs[3]), outputs[3]
+    assert re.search(rf"{group}\s.*Empty\s+0", outputs[4]), outputs[4]
+    assert re.search(rf"{group}\s+{topic}\s+0\s+0", outputs[6]), outputs[6]
+    assert len(outputs[7].split()) >= 200, outputs[7]
+    assert re.search(rf"{group}\s+{topic}\s+0\s+200\s+0", outputs[9]), outputs[9]
+    assert "Successful" in outputs[10] or topic in outputs[10], outputs[10]
+    assert group not in outputs[12], outputs[12]
 
 
 @pytest.mark.java
@@ -228,10 +228,10 @@ def test_kafkas_dump_tool_reads_the_state_topic(tmp_path: Path) -> None:
         configure(broker, tmp_path, "dumped-group")
         ShareMembers(broker, group="dumped-group", topic="dumped", count=10).events()
     log = tmp_path / "data" / "data" / "__share_group_state-0" / f"{0:020d}.log"
-    told = run(tmp_path, [(dump_log_segments(), "--files", str(log), "--share-group-state-decoder")])[0]
-    assert '"startOffset":-1' in told, told
-    assert '"startOffset":10' in told, told
-    assert '"groupId":"dumped-group"' in told, told
+    outputs = run(tmp_path, [(dump_log_segments(), "--files", str(log), "--share-group-state-decoder")])[0]
+    assert '"startOffset":-1' in outputs, outputs
+    assert '"startOffset":10' in outputs, outputs
+    assert '"groupId":"dumped-group"' in outputs, outputs
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -113,10 +113,10 @@ def counted(lines: int) -> dict[str, int]:
 
 def all_run(application: Application, instances: int) -> bool:
     """Return whether every task runs on one instance, and its state is copied on another if there is one."""
-    told = application.tasks()
-    active = sorted(task for _, tasks, _ in told for task in tasks)
-    standby = sorted(task for _, _, tasks in told for task in tasks)
-    spread = len(told) == instances and all(state == "RUNNING" and tasks for state, tasks, _ in told)
+    states = application.tasks()
+    active = sorted(task for _, tasks, _ in states for task in tasks)
+    standby = sorted(task for _, _, tasks in states for task in tasks)
+    spread = len(states) == instances and all(state == "RUNNING" and tasks for state, tasks, _ in states)
     return spread and active == sorted(TASKS) and standby == (sorted(COPIES) if instances > 1 else [])
 
 

@@ -125,7 +125,7 @@ def test_an_unclean_election_loses_records_that_are_logged(mix: str, tmp_path: P
             cluster.kill(second)
             cluster.wait_isr("unclean", [last], asked=[last])
             writer.wait_for(50)
-        told = len(history.acknowledged)
+        acknowledged = len(history.acknowledged)
         cluster.kill(last)
         since = time.monotonic()
         cluster.start(first)
@@ -142,6 +142,6 @@ def test_an_unclean_election_loses_records_that_are_logged(mix: str, tmp_path: P
         if mix[last - 1] == "T":
             assert "unclean-0 is cut from" in cluster.brokers[last].log_path.read_text()
         assert is_truncation_told(cluster.bootstrap, "unclean", ends, 0)
-    assert len(findings.lost) == told - kept > 0
+    assert len(findings.lost) == acknowledged - kept > 0
     allowed = findings._replace(lost=[], changed=[])
-    conclude("R4-unclean", mix, history, allowed, again, lost_as_allowed=told - kept)
+    conclude("R4-unclean", mix, history, allowed, again, lost_as_allowed=acknowledged - kept)

@@ -71,10 +71,10 @@ class JavaClient:
             for line in lines:
                 if not line.startswith("{"):
                     continue
-                said: dict[str, Any] = json.loads(line)
-                if said["name"] == self._event:
-                    self._note(Position(said["topic"], said["partition"], said["offset"], said["value"].encode()))
-                elif said["name"].endswith("_error"):
+                event: dict[str, Any] = json.loads(line)
+                if event["name"] == self._event:
+                    self._note(Position(event["topic"], event["partition"], event["offset"], event["value"].encode()))
+                elif event["name"].endswith("_error"):
                     self.failures.append(line)
 
 
@@ -184,8 +184,8 @@ def test_clients_that_know_only_this_broker_continue(tmp_path: Path) -> None:
         for worker in workers:
             worker.check()
         final = read_all(server, TOPICS)
-        told = member.log_path.read_text()
+        log_text = member.log_path.read_text()
     assert writer.errors == [failure for one in java_clients for failure in one.failures] == []
     assert again(history) == []
-    assert re.findall(".*rebuilding.*|.*recovering.*", told) == []
+    assert re.findall(".*rebuilding.*|.*recovering.*", log_text) == []
     conclude("pinned", "JTJT", history, history.findings(final), [])

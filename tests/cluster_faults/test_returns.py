@@ -69,9 +69,9 @@ def test_kafka_and_members_take_over_each_others_directories(mix: str, tmp_path:
                     cluster.stop(node_id)
                 cluster.start(node_id)
                 wait_for_progress(cluster, writer, pairs)
-                told = java.output().splitlines()
-                print(*told, sep="\n")
-                assert [line for line in told if "log" in line.lower() and not PEERS.search(line)] == []
+                lines = java.output().splitlines()
+                print(*lines, sep="\n")
+                assert [line for line in lines if "log" in line.lower() and not PEERS.search(line)] == []
         assert writer.errors == []
         cluster.wait_equal_files(*TOPICS)
         findings = history.findings(read_all(cluster.bootstrap, TOPICS))

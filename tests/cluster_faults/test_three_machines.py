@@ -47,7 +47,7 @@ def section() -> str:
 
 
 def file_of(name: str, machine: int, data: Path) -> str:
-    """Return a file of the guide as a machine gets it: what the guide says of the others is put in."""
+    """Return a file of the guide for a machine: the guide shows the first machine's, with a sentence on the others."""
     found = re.search(rf"\$ cat {re.escape(name)}\n(.*?)(?=^\s*\$ )", section(), re.DOTALL | re.MULTILINE)
     assert found is not None
     lines = [line.strip() for line in found[1].splitlines()]

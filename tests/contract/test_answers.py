@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.compared import compared, two_brokers, unexpected
+from tests.support.compared import collect_differences, two_brokers, unexpected_differences
 from tests.support.questions import Broker
 from tests.support.scripts import admin, groups, records, shares, streams, topics, transactions
 from tests.support.scripts.registry import SCRIPTS, Entry
@@ -60,7 +60,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, 
 def test_same_answers(brokers: tuple[Broker, Broker], entry: Entry) -> None:
     ranges = [broker.versions()[entry.api_key] for broker in brokers]
     versions = range(max(low for low, _ in ranges), min(high for _, high in ranges) + 1)
-    assert unexpected(compared(brokers, entry, versions), DELIBERATE) == []
+    assert unexpected_differences(collect_differences(brokers, entry, versions), DELIBERATE) == []
 
 
 def test_scripts_cover_all_apis_that_both_serve(brokers: tuple[Broker, Broker]) -> None:

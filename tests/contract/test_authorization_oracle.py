@@ -23,11 +23,11 @@ from tests.support.access_brokers import (
     TOPICS,
     TRANSACTIONS,
     USERS,
-    Asked,
+    BrokerClients,
     random_acl,
     two_brokers,
 )
-from tests.support.access_questions import QUESTIONS, RULES_OF_THEIR_OWN, Asking, Names
+from tests.support.access_questions import QUESTIONS, RULES_OF_THEIR_OWN, Names, PermissionRequest
 from tests.support.compared import differences
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.types import ZERO_UUID
@@ -46,7 +46,7 @@ LEFT_OUT = {"records", "aborted_transactions", "supported_features", "finalized_
 NOT_COMPARED = {"create_topics": "topic_id", "alter_share_group_offsets": "topic_id"}
 """Apache Kafka chooses an id for a topic that is validated alone, and tells that of a topic it refuses."""
 
-Pair = tuple[Asked, Asked]
+Pair = tuple[BrokerClients, BrokerClients]
 
 
 def authorized_part(value: Any, name: str = "") -> Any:
@@ -88,7 +88,7 @@ def brokers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield pair
 
 
-def askings(generator: random.Random) -> Iterator[Asking]:
+def askings(generator: random.Random) -> Iterator[PermissionRequest]:
     """Yield questions, each of all APIs once before any comes again."""
     while True:
         every = [*QUESTIONS, *RULES_OF_THEIR_OWN]
@@ -131,7 +131,9 @@ def test_the_same_is_refused_and_hidden(brokers: Pair) -> None:
     assert not found, f"{len(found)}\n" + "\n".join(found[:20])
 
 
-def compare(brokers: Pair, client: tuple[str, str], asking: Asking, version: int, names: list[Names]) -> list[str]:
+def compare(
+    brokers: Pair, client: tuple[str, str], asking: PermissionRequest, version: int, names: list[Names]
+) -> list[str]:
     """Return the differences between both brokers' answers that last."""
     deadline = time.monotonic() + SETTLED_S
     while True:

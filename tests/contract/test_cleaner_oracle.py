@@ -75,7 +75,7 @@ def transact(bootstrap: str, rng: random.Random, name: str, *, commit: bool) -> 
 
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
-    """(log directory as Kafka's cleaner left it, the same log before)."""
+    """A log directory as Kafka's cleaner left it, and a copy of the log from before."""
     broker_classpath()
     root = tmp_path_factory.mktemp("oracle")
     before = root / "before"

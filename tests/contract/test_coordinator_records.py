@@ -53,7 +53,7 @@ def definitions() -> dict[str, Definition]:
 
 
 def normalize(fields: list[Definition]) -> None:
-    """Say what these definitions leave to be understood: versions of tagged fields; and null as text, as elsewhere."""
+    """Add the versions of tagged fields, which definitions leave out, and write null defaults as text."""
     for field in fields:
         field.setdefault("versions", field.get("taggedVersions"))
         if "default" in field and field["default"] is None:

@@ -143,7 +143,7 @@ def kafka_4(
 
 
 def put_into_kafka(ours: Path, data: Path, topics: Mapping[str, int]) -> None:
-    """Put our partition directories in the place of Kafka's empty ones, under the ids Kafka gave the topics."""
+    """Replace Kafka's empty partition directories by Tidelog's, with the topic ids that Kafka chose."""
     starts = read_offset_checkpoint(FILE_SYSTEM, str(data / LOG_START_OFFSET_FILE))
     our_starts = read_offset_checkpoint(FILE_SYSTEM, str(ours / LOG_START_OFFSET_FILE))
     for place in (Place(topic, index) for topic, count in topics.items() for index in range(count)):
@@ -338,7 +338,7 @@ def test_the_commands_of_the_page_work(kafka_4: tuple[dict[str, Source], Written
 
 
 class WithProperties(TidelogProcess):
-    """Tidelog started with a server.properties of Kafka's, on the port that this tells clients."""
+    """A Tidelog broker with a server.properties of Kafka's, on the port of its ``advertised.listeners``."""
 
     def __init__(self, directory: Path, properties: str) -> None:
         listener = re.search(r"^advertised.listeners=.*:(\d+)$", Path(properties).read_text(), re.MULTILINE)
@@ -399,9 +399,9 @@ def test_dump_log_segments_has_no_complaint(tidelog_files: tuple[Path, Picture, 
     assert {path.suffix for path in logs} == {".log", ".index", ".timeindex", ".txnindex", ".snapshot"}
     deep = dump(logs, "--deep-iteration")
     assert deep.returncode == 0, deep.stderr[-2000:]
-    said = (deep.stdout + deep.stderr).lower()
+    output = (deep.stdout + deep.stderr).lower()
     for complaint in COMPLAINTS:
-        assert complaint not in said
+        assert complaint not in output
     assert gaps(deep.stdout + deep.stderr) == set()
     assert deep.stdout.count("| offset:") >= sum(map(len, served.uncommitted.values()))
     indices = [path for path in logs if path.suffix in (".index", ".timeindex")]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.compared import AT_ONCE, compared, two_brokers, unexpected
+from tests.support.compared import AT_ONCE, collect_differences, two_brokers, unexpected_differences
 from tests.support.questions import Broker
 from tests.support.scripts import shares
 from tests.support.scripts.registry import Entry
@@ -66,4 +66,4 @@ def test_same_answers(brokers: tuple[Broker, Broker], entry: Entry) -> None:
     ranges = [broker.versions()[entry.api_key] for broker in brokers]
     assert ranges[0] == ranges[1]
     versions = range(ranges[0][0], ranges[0][1] + 1)
-    assert unexpected(compared(brokers, entry, versions, spread), DELIBERATE) == []
+    assert unexpected_differences(collect_differences(brokers, entry, versions, spread), DELIBERATE) == []

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.compared import compared, two_brokers, unexpected
+from tests.support.compared import collect_differences, two_brokers, unexpected_differences
 from tests.support.questions import Broker
 from tests.support.scripts import streams_life
 from tests.support.scripts.registry import Entry
@@ -48,4 +48,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, 
 def test_same_answers(brokers: tuple[Broker, Broker], entry: Entry) -> None:
     ranges = [broker.versions()[entry.api_key] for broker in brokers]
     assert ranges[0] == ranges[1]
-    assert unexpected(compared(brokers, entry, range(ranges[0][0], ranges[0][1] + 1)), DELIBERATE) == []
+    assert (
+        unexpected_differences(collect_differences(brokers, entry, range(ranges[0][0], ranges[0][1] + 1)), DELIBERATE)
+        == []
+    )

@@ -75,7 +75,7 @@ GROUP, MEMBER = WIDE_TOPIC, "member"
 
 
 class World:
-    """A broker with the state."""
+    """A broker with topics, groups, share states and transactions, about which all APIs can be asked."""
 
     def __init__(self, directory: Path, api_key: int) -> None:
         self.data = DataBroker(directory, TEXTS)
@@ -124,7 +124,7 @@ class World:
         assert self.ask(request, 8, OffsetCommitResponse).topics[0].partitions[0].error_code == 0
 
     def make_share_state(self) -> None:
-        """Make a state with many batches."""
+        """Create a share state with many batches."""
         first = initialization.PartitionData(partition=0, start_offset=0)
         topic = initialization.InitializeStateData(topic_id=self.topic_id, partitions=[first])
         asked = initialization.InitializeShareGroupStateRequest(group_id="g", topics=[topic])
@@ -142,7 +142,7 @@ class World:
         assert written.results[0].partitions[0].error_code == 0
 
     def make_transaction(self) -> None:
-        """Begin one in every partition."""
+        """Begin a transaction with all partitions."""
         asked = InitProducerIdRequest(transactional_id=WIDE_TOPIC, transaction_timeout_ms=600_000)
         given = self.ask(asked, 4, InitProducerIdResponse)
         request = AddPartitionsToTxnRequest(
@@ -155,14 +155,14 @@ class World:
         assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
 
     def make_producers(self) -> None:
-        """Append a batch of each to one partition."""
+        """Append a batch of each of many producers to one partition."""
         for number in range(PRODUCERS):
             options = BatchOptions(producer_id=9000 + number, producer_epoch=0, base_sequence=0)
             batch = build_batch([Record(0, TIMESTAMP_MS, None, b"value")], options)
             self.data.replica_manager.partition(WIDE_TOPIC, 0).append_records(memoryview(batch))
 
     def make_group(self, api: str) -> None:
-        """Make the group that the API tells most of."""
+        """Create a group of the type that the API describes."""
         if api.startswith(("SHARE_", "DESCRIBE_SHARE")):
             share = ShareGroupHeartbeatRequest(
                 group_id=GROUP, member_id=MEMBER, member_epoch=0, subscribed_topic_names=[WIDE_TOPIC]
@@ -201,12 +201,12 @@ def excess(world: World, case: Case) -> str | None:
     """Return how long the answer to many elements is, where that is more than it may be."""
     count = min(ELEMENTS, most_legal(case))
     once, often = frame_of(case, 1), frame_of(case, count)
-    told, answer = len(world.answer(once)), len(world.answer(often))
+    once_bytes, answer = len(world.answer(once)), len(world.answer(often))
     things = PARTITIONS if case.naming is Naming.PARTITIONS else 1
     records = RECORD_BYTES if case.api_key in (ApiKey.FETCH, ApiKey.SHARE_FETCH) else 0
-    if answer <= things * told + records + ANSWER_PER_BYTE * (len(often) - len(once)):
+    if answer <= things * once_bytes + records + ANSWER_PER_BYTE * (len(often) - len(once)):
         return None
-    return f"{case}: {len(once)} bytes get {told}, {len(often)} get {answer}"
+    return f"{case}: {len(once)} bytes get {once_bytes}, {len(often)} get {answer}"
 
 
 @pytest.mark.parametrize("api_key", list(REGISTRY), ids=lambda key: ApiKey(key).name)

@@ -75,7 +75,7 @@ class Expected:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Expected:
-    """One round without faults."""
+    """The records before and after one round without faults."""
     return Expected(tmp_path_factory.mktemp("faults") / "expected")
 
 

@@ -102,9 +102,9 @@ def delete_all(broker: TidelogProcess) -> None:
 def test_topics_come_and_go_under_every_job(tmp_path: Path) -> None:
     with TidelogProcess(tmp_path, OVERRIDES) as broker:
         answers = storm(broker)
-        told = {code for _, code in answers}
-        assert not told & {KafkaStorageError.code, UnknownServerError.code}, answers
-        assert told <= EXPECTED, answers
+        codes = {code for _, code in answers}
+        assert not codes & {KafkaStorageError.code, UnknownServerError.code}, answers
+        assert codes <= EXPECTED, answers
         for action in ("create", "delete", "widen", "change", "produce", "fetch"):
             assert answers[action, 0], f"no {action} went through: {answers}"
         assert offline(broker.port) == [0]

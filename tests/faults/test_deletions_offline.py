@@ -47,7 +47,7 @@ class TwoDisks:
 
 
 class _WithoutSecond(OsFileSystem):
-    """The second directory cannot be read."""
+    """A file system on which no directory can be created below the second log directory."""
 
     __slots__ = ("_gone",)
 

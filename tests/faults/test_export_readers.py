@@ -31,7 +31,7 @@ Row = tuple[str, int, int]
 
 
 class Killed(BaseException):
-    """The process is killed at this step."""
+    """The simulated end of the process at a step of the run."""
 
 
 @dataclass(slots=True)

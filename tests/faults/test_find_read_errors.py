@@ -60,7 +60,7 @@ def indexed_broker(tmp_path: Path) -> Iterator[tuple[IndexingBroker, FailingDisk
 
 
 def find(broker: IndexingBroker, question: str) -> set[int] | None:
-    """Return the offsets that a look-up gives; None for an error."""
+    """Return the offsets that a look-up gives, None for an error."""
     url = f"http://127.0.0.1:{broker.admin_port}/topics/t/records?{question}&max=999999&wait=true"
     try:
         with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:

@@ -337,7 +337,7 @@ def delta(work: Path, server: MotoServer) -> Iterator[Kind]:
 
 
 @pytest.mark.parametrize("table", [iceberg, delta])
-def test_each_record_is_there_once_whatever_goes(
+def test_each_record_is_in_the_table_once_whatever_is_killed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     table: Callable[[Path, MotoServer], AbstractContextManager[Kind]],

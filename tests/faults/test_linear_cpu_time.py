@@ -169,7 +169,7 @@ SHAPES = [
 
 
 def topic_for(world: World, shape: Shape) -> str:
-    """Make the shape's topic; its name."""
+    """Create the shape's topic; return its name."""
     name = "shape-" + shape.name.replace(" ", "-").replace(",", "")
     configs = [CreatableTopicConfig(name=key, value=value) for key, value in shape.configs.items()]
     topic = CreatableTopic(name=name, num_partitions=2, replication_factor=1, configs=configs)

@@ -38,7 +38,7 @@ ABORTING, COMMITTING, PLAIN = 0, 1, 2
 
 
 def data_of(found: FetchDataInfo) -> bytes:
-    """Return the bytes that a fetch sends; fewer bytes than promised only after a truncation."""
+    """Return the bytes that a fetch sends. They may be fewer than promised only after a truncation."""
     records = found.records
     if not isinstance(records, TransferableRecords):
         assert isinstance(records, bytes)
@@ -146,9 +146,9 @@ class Reader(threading.Thread):
         for record in batch.records():
             if batch.is_control or record.value is None:
                 continue
-            told, kind = record.value.rstrip(b"x").split(b"/")
-            if int(told) != record.offset:
-                self.problems.append(f"offset {record.offset} holds the record of {told!r}")
+            number, kind = record.value.rstrip(b"x").split(b"/")
+            if int(number) != record.offset:
+                self.problems.append(f"offset {record.offset} holds the record of {number!r}")
             self.check_transaction(record.offset, int(kind), found)
 
     def check_transaction(self, offset: int, kind: int, found: FetchDataInfo) -> None:
@@ -195,8 +195,8 @@ def mixed_records(log: UnifiedLog, offset: int) -> list[str]:
     with contextlib.suppress(CorruptMessageError):
         for batch in iter_batches(data):
             for record in batch.records() if batch.is_valid() else ():
-                generation, told, _ = bytes(record.value or b"").split(b"/")
-                if int(told) != record.offset or record.value != generation_value(int(generation), int(told)):
+                generation, number, _ = bytes(record.value or b"").split(b"/")
+                if int(number) != record.offset or record.value != generation_value(int(generation), int(number)):
                     problems.append(f"offset {record.offset} holds {record.value!r}")
     return problems
 

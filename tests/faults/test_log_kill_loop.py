@@ -84,7 +84,7 @@ class Producer(threading.Thread):
 
 
 def read_all(port: int) -> dict[int, bytes]:
-    """Read every record: offset -> value. Fails on a gap, a repetition, a wrong CRC."""
+    """Read the value of every record, by offset. Fails on a gap, a repetition or a wrong CRC."""
     found: dict[int, bytes] = {}
     with raw_client.connect(port) as connection:
         while True:
@@ -156,7 +156,7 @@ def kill_in_rounds(broker: TidelogProcess, chance: random.Random) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_kill_loop(tmp_path: Path) -> None:
+def test_acknowledged_records_survive_kills_again_and_again(tmp_path: Path) -> None:
     seed = int(os.environ.get("TIDELOG_KILL_SEED", str(random.SystemRandom().randrange(10**6))))
     print(f"TIDELOG_KILL_SEED={seed}")
     with TidelogProcess(tmp_path, OVERRIDES) as broker:

@@ -125,10 +125,10 @@ def siege(besieged: Besieged | Floor, name: str, record: Callable[[str, object],
         stormy = len(insider.waits_ms)
     assert besieged.memory() - before < MEMORY_BYTES
     waits = insider.waits_ms
-    said = f"{name}: before it {described(waits[:quiet])}; in it {described(waits[quiet:stormy])}; "
-    said += f"{(besieged.memory() - before) / 1e6:.1f} MB"
-    record(name, said)
-    print(said)
+    summary = f"{name}: before it {described(waits[:quiet])}; in it {described(waits[quiet:stormy])}; "
+    summary += f"{(besieged.memory() - before) / 1e6:.1f} MB"
+    record(name, summary)
+    print(summary)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ SLOW = ("ListOffsets, 49", "Fetch, 19", "CreateTopics", "DeleteTopics, 300")
 
 
 def part_of_apis(wanted: str) -> list[int]:
-    """Return the APIs with arrays; of ``"2/4"`` the second, the sixth and so on, of any other text all."""
+    """Return the APIs with arrays: for ``"2/4"`` the second, the sixth and so on, for any other text all."""
     found = [key for key in REGISTRY if any(all_cases(key))]
     first, _, step = wanted.partition("/")
     return found[int(first) - 1 :: int(step)] if step else found

@@ -154,7 +154,7 @@ def requests(api_key: int) -> Iterator[tuple[Message, int]]:
 
 
 @pytest.mark.parametrize("api_key", sorted(REGISTRY), ids=lambda key: ApiKey(key).name)
-def test_the_broker_serves_on(world: World, api_key: int) -> None:
+def test_the_broker_continues_after_a_memory_error(world: World, api_key: int) -> None:
     for request, version in requests(api_key):
         sent = frame(request, version)
         calls = world.ask(sent)

@@ -38,7 +38,7 @@ def broker_with_records(tmp_path: Path, **overrides: str) -> Iterator[tuple[Brok
 
 
 def look_everywhere(broker: BrokerOnFailingDisk) -> set[int]:
-    """Fetch at offsets in no order, so that each is looked up; the error codes."""
+    """Fetch at offsets in no order, so that each is looked up; return the error codes."""
     codes = {fetch_error(broker.port, "t", number * 37 % RECORDS) for number in range(RECORDS // 4)}
     for number in range(0, RECORDS, 40):
         offset(broker.port, "t", NOW_MS + number)

@@ -52,9 +52,9 @@ def samples(**growth: float) -> list[Sample]:
 
 
 @pytest.mark.parametrize(
-    ("growth", "told"),
+    ("growth", "count"),
     [({}, 0), ({"files": 10}, 0), ({"rss_bytes": 200e3}, 1), ({"descriptors": 0.1, "threads": 0.1}, 2),
      ({"deleted_files": 0.1}, 1)],
 )  # fmt: skip
-def test_growth_is_distinguished_from_noise(growth: dict[str, float], told: int) -> None:
-    assert len(growing(samples(**growth))) == told
+def test_growth_is_distinguished_from_noise(growth: dict[str, float], count: int) -> None:
+    assert len(growing(samples(**growth))) == count

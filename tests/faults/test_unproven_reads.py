@@ -160,7 +160,7 @@ def test_share_groups_wait_for_the_thread_too(tmp_path: Path, monkeypatch: pytes
     for _ in range(10):
         for partition in partitions(fetched(world, member)):
             found += acquired_rows(partition)
-        world.passes(50)
+        world.advance(50)
     assert len(found) >= len(expected)
     assert found[: len(expected)] == expected
     world.close()
@@ -170,7 +170,7 @@ def fetched(world: ShareWorld, member: ShareMember) -> ShareFetchResponse:
     """Return the answer of a fetch, once a thread has opened the log and proved what it has to."""
     answer = member.ask(max_records=20)
     if isinstance(answer, Deferred):
-        world.passes(50)
+        world.advance(50)
         answer = answer.result()
     return read_fetched(answer)
 

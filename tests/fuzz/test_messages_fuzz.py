@@ -59,7 +59,7 @@ def decode_or_refuse(cls: type[Message], version: int, data: bytes | bytearray) 
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_damaged_messages(seed: int) -> None:
+def test_damaged_messages_are_decoded_or_refused(seed: int) -> None:
     source = random.Random(seed)
     accepted = 0
     for cls, version in VERSIONS:
@@ -119,7 +119,7 @@ def test_refusals_leave_nothing_behind() -> None:
     assert sys.getallocatedblocks() - before < 500
 
 
-def test_request_headers() -> None:
+def test_any_request_header_is_read_or_refused() -> None:
     source = random.Random(5)
     for _ in range(5_000):
         data = source.randbytes(source.randint(0, 40))
@@ -131,7 +131,7 @@ def test_request_headers() -> None:
         assert 8 <= position <= len(data)
 
 
-def test_streams_of_noise() -> None:
+def test_streams_of_noise_give_frames_or_an_error() -> None:
     source = random.Random(6)
     for _ in range(300):
         reader = FrameReader(1 << 20)

@@ -81,10 +81,10 @@ class Kind(ABC):
 
     @abstractmethod
     def go_back(self, version: int) -> bool:
-        """Make an earlier version the newest; false where it cannot be."""
+        """Make an earlier version the newest; return whether that was possible."""
 
     def is_wrong(self, data: DataDirectory) -> bool:
-        """Ask the audit."""
+        """Return whether an audit finds the table wrong."""
         return audit(None, AuditRequest(data.source(), str(self.path))).is_wrong
 
 
@@ -188,7 +188,7 @@ class Delta(Kind):
 
 
 class Writers(RuleBasedStateMachine):
-    """One table of two partitions, its exports, and others that write to it. A subclass says which."""
+    """A table of two partitions, its exports, and other writers of it; a subclass sets the kind of the table."""
 
     kind_of: Callable[[Path], Kind]
     mode: str
@@ -217,7 +217,7 @@ class Writers(RuleBasedStateMachine):
         self._directory.cleanup()
 
     def note(self, now: Version) -> int:
-        """Keep what the newest version has, and compare; return its place in the history."""
+        """Note the rows of the newest version, and compare the table with them; return their place in the history."""
         self.now = now
         self.history.append((self.table.version(), now))
         found = sorted((row["partition"], row["offset"], row["key"], row["value"]) for row in self.table.rows())
@@ -227,7 +227,7 @@ class Writers(RuleBasedStateMachine):
         return len(self.history) - 1
 
     def exported(self) -> Version:
-        """Say what the table has once it is up to date."""
+        """Return the rows that the table has once it is up to date."""
         rows = dict(self.now.rows)
         for partition, records in enumerate(self.records):
             for offset in range(self.now.ends[partition], len(records)):
@@ -240,7 +240,7 @@ class Writers(RuleBasedStateMachine):
         return Version(rows, (len(self.records[0]), len(self.records[1])))
 
     @rule(partition=st.integers(0, 1), changes=st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1))
-    def come(self, partition: int, changes: list[tuple[int, bool]]) -> None:
+    def append(self, partition: int, changes: list[tuple[int, bool]]) -> None:
         """Append a batch."""
         log, known = self.data.log("t", partition), self.records[partition]
         records = [(b"key %d" % key, None if gone else b"%d" % len(known)) for key, gone in changes]
@@ -265,7 +265,7 @@ class Writers(RuleBasedStateMachine):
     @precondition(lambda self: self.is_made)
     @rule(target=versions, data=st.data())
     def others_keep_the_rows(self, data: st.DataObject) -> int:
-        """Let others do what changes no row."""
+        """Let another writer do one of the steps that change no row."""
         step = data.draw(st.sampled_from(type(self.table).steps))
         getattr(self.table, step)()
         return self.note(self.now)

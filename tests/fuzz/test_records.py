@@ -77,7 +77,7 @@ inputs = st.one_of(st.binary(max_size=200).map(bytearray), mutated())
 
 @settings(max_examples=400 * DEPTH, deadline=None)
 @given(data=inputs)
-def test_reading(data: bytearray) -> None:
+def test_any_bytes_are_read_or_refused(data: bytearray) -> None:
     with contextlib.suppress(*READING):
         for batch in iter_batches(data):
             batch.is_valid()
@@ -106,7 +106,7 @@ def test_reading(data: bytearray) -> None:
     ),
     origin=st.sampled_from(AppendOrigin),
 )
-def test_validation(data: bytearray, params: ValidationParams, origin: AppendOrigin) -> None:
+def test_accepted_records_can_be_read_back(data: bytearray, params: ValidationParams, origin: AppendOrigin) -> None:
     """Accepted records can be read back, whole and in order; refused ones leave the buffer as it was."""
     view = memoryview(bytearray(data))
     try:
@@ -125,7 +125,7 @@ def test_validation(data: bytearray, params: ValidationParams, origin: AppendOri
 
 @settings(max_examples=300 * DEPTH, deadline=None)
 @given(data=inputs, magic=st.integers(0, 1), max_bytes=st.integers(0, 3000), first_offset=st.integers(0, 5))
-def test_down_conversion(data: bytearray, magic: int, max_bytes: int, first_offset: int) -> None:
+def test_any_bytes_are_converted_or_refused(data: bytearray, magic: int, max_bytes: int, first_offset: int) -> None:
     with contextlib.suppress(*READING):
         for piece in down_convert([bytes(data)], magic, first_offset, max_bytes):
             for entry in ByteBufferMessageSet(piece).shallow_entries():

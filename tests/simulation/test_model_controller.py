@@ -103,9 +103,9 @@ class Fake(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A request to the real controller and the same to the model; ``said`` describes it."""
+    """A request to the real controller and the same to the model; ``description`` names it."""
 
-    said: str
+    description: str
     ask_real: Callable[[], Any]
     ask_model: Callable[[], Any]
 
@@ -172,7 +172,7 @@ class Pair:
         """
         before = self.observe()
         self.fence(before)
-        assert before == self.decided(), question.said
+        assert before == self.decided(), question.description
         saved = self.model.save()
         real, after = question.ask_real(), self.observe()
         tried = []
@@ -185,10 +185,10 @@ class Pair:
             if tried[-1] == (real, after):
                 break
         else:
-            assert (real, after) == tried[0], question.said
+            assert (real, after) == tried[0], question.description
         for topic in self.topics:
             real_states, model_states = self.states(topic)
-            assert real_states == model_states, question.said
+            assert real_states == model_states, question.description
 
     def states(self, topic: str) -> tuple[list[PartitionState], list[PartitionState]]:
         """Return the states of a topic's partitions at the real controller and in the model."""
@@ -463,7 +463,7 @@ def test_the_model_decides_as_a_real_controller(pair: Pair, seed: int) -> None:
     script, told = Script(pair, seed), []
     for _ in range(STEPS):
         question = script.step()
-        told.append(question.said)
+        told.append(question.description)
         try:
             pair.compare(question)
         except AssertionError as error:

@@ -62,9 +62,9 @@ def test_a_failing_schedule_shrinks_to_the_actions_that_it_needs() -> None:
 def test_a_violation_is_reported_with_the_events_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "truncation by high watermark"
     BUGS[name].plant(monkeypatch)
-    told = explain(draw(BUGS[name].seed or 0))
-    assert told.startswith("LeaderCandidateCompleteness: ")
-    assert "produce(" in told
+    explanation = explain(draw(BUGS[name].seed or 0))
+    assert explanation.startswith("LeaderCandidateCompleteness: ")
+    assert "produce(" in explanation
 
 
 def test_a_wrong_acknowledgement_is_a_violation() -> None:

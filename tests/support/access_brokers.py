@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.access_questions import Asking, Names, join_requests
+from tests.support.access_questions import Names, PermissionRequest, join_requests
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess, free_port
 from tests.support.compared import AT_ONCE, OVERRIDES, until_ready
@@ -74,7 +74,7 @@ ALL_ACLS = {
 }  # fmt: skip
 
 
-class FromHost(Security):
+class LoginFromHost(Security):
     """A login by SASL/PLAIN over a connection from a given address of this machine."""
 
     def __init__(self, user: str, host: str) -> None:
@@ -91,12 +91,12 @@ class FromHost(Security):
         return socket.create_connection(peer, timeout, source_address=(self._host, 0))
 
 
-class LoggedIn(Broker):
+class UserClient(Broker):
     """A client of one broker, which logs in as a user on each connection."""
 
     def __init__(self, bootstrap: str, user: str, host: str) -> None:
         super().__init__(bootstrap)
-        self._security = FromHost(user, host)
+        self._security = LoginFromHost(user, host)
 
     def _connected(self) -> Client:
         if self._client is None:
@@ -104,19 +104,19 @@ class LoggedIn(Broker):
         return self._client
 
 
-class Asked:
+class BrokerClients:
     """One broker with its clients: a super user, and each user from each address."""
 
     def __init__(self, plain: str, login: str) -> None:
         self.admin = Broker(plain)
-        self.users = {(user, host): LoggedIn(login, user, host) for user in USERS for host in HOSTS}
+        self.users = {(user, host): UserClient(login, user, host) for user in USERS for host in HOSTS}
         self.ids: dict[str, bytes] = {}
 
     def close(self) -> None:
         for broker in (self.admin, *self.users.values()):
             broker.close()
 
-    def ask(self, client: tuple[str, str], asking: Asking, version: int, about: list[Names]) -> Any:
+    def ask(self, client: tuple[str, str], asking: PermissionRequest, version: int, about: list[Names]) -> Any:
         """Return the response to a user's request about some names, as plain values."""
         broker = self.users[client]
         broker.begin()
@@ -138,7 +138,7 @@ class Asked:
 
 
 @contextmanager
-def two_brokers(directory: Path, texts: Mapping[str, str]) -> Iterator[tuple[Asked, Asked]]:
+def two_brokers(directory: Path, texts: Mapping[str, str]) -> Iterator[tuple[BrokerClients, BrokerClients]]:
     """Tidelog and Kafka with these settings and their contents, in this order."""
     settings = {**SETTINGS, **texts}
     kafka = ApacheKafka(directory / "kafka", {**AT_ONCE, **settings})
@@ -152,7 +152,7 @@ def two_brokers(directory: Path, texts: Mapping[str, str]) -> Iterator[tuple[Ask
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
     }
     with kafka, tidelog:
-        pair = Asked(tidelog.bootstrap, logins[0]), Asked(kafka.bootstrap, logins[1])
+        pair = BrokerClients(tidelog.bootstrap, logins[0]), BrokerClients(kafka.bootstrap, logins[1])
         for asked in pair:
             prepare(asked)
         yield pair
@@ -160,7 +160,7 @@ def two_brokers(directory: Path, texts: Mapping[str, str]) -> Iterator[tuple[Ask
             asked.close()
 
 
-def prepare(asked: Asked) -> None:
+def prepare(asked: BrokerClients) -> None:
     """Give a broker its contents."""
     admin = asked.admin
     until_ready(admin)
@@ -169,7 +169,7 @@ def prepare(asked: Asked) -> None:
     for group in GROUPS[:2]:
         wait_until(lambda group=group: not commit(admin, group))  # type: ignore[misc]
     wait_until(lambda: not join(admin))
-    wait_until(lambda: len(assigned(admin)) == 2)
+    wait_until(lambda: len(assigned_topics(admin)) == 2)
     wait_until(lambda: not begin_transaction(admin))
     wait_until(lambda: not make_share_state(admin))
     topics = admin.ask_quietly("metadata", 12, topics=None).topics
@@ -197,7 +197,7 @@ def join(broker: Broker) -> int:
     return int(answer.error_code)
 
 
-def assigned(broker: Broker) -> set[str]:
+def assigned_topics(broker: Broker) -> set[str]:
     answer = broker.ask_quietly("consumer_group_describe", 1, group_ids=["readers"])
     members = answer.groups[0].members
     return {one.topic_name for member in members for one in member.target_assignment.topic_partitions}

@@ -127,7 +127,7 @@ def configs(kind: int) -> Question:
     return question
 
 
-def altered(kind: int) -> Question:
+def alter_configs(kind: int) -> Question:
     def question(names: Names) -> dict[str, Any]:
         (resource,) = configs(kind)(names)["resources"]
         return {"resources": [{**resource, "configs": []}], "validate_only": True}
@@ -183,7 +183,7 @@ def share_state(**fields: Any) -> Callable[[Names], dict[str, Any]]:
     }
 
 
-class Asking(NamedTuple):
+class PermissionRequest(NamedTuple):
     """A request of one API; ``since`` is the first version with all its fields."""
 
     api: str
@@ -263,8 +263,8 @@ _ENTRIES: list[tuple[str, Question] | tuple[str, Question, int]] = [
     ("describe_configs", configs(2)),
     ("describe_configs", configs(4)),
     ("describe_configs", configs(32)),
-    ("alter_configs", altered(2)),
-    ("alter_configs", altered(4)),
+    ("alter_configs", alter_configs(2)),
+    ("alter_configs", alter_configs(4)),
     ("alter_replica_log_dirs", lambda names: {"dirs": []}),
     ("describe_log_dirs", lambda names: {"topics": [{"topic": names.topic, "partitions": [0]}]}),
     (
@@ -274,9 +274,9 @@ _ENTRIES: list[tuple[str, Question] | tuple[str, Question, int]] = [
     ),
     ("delete_groups", lambda names: {"groups_names": [names.group + "-gone"]}),
     ("elect_leaders", lambda names: {"topic_partitions": [{"topic": names.topic, "partitions": [0]}]}),
-    ("incremental_alter_configs", altered(2)),
-    ("incremental_alter_configs", altered(4)),
-    ("incremental_alter_configs", altered(32)),
+    ("incremental_alter_configs", alter_configs(2)),
+    ("incremental_alter_configs", alter_configs(4)),
+    ("incremental_alter_configs", alter_configs(32)),
     ("alter_partition_reassignments", lambda names: {"topics": []}),
     ("list_partition_reassignments", lambda names: {"topics": None}),
     ("offset_delete", lambda names: {"group_id": names.group, **topics_of(partition_index=0)(names)}),
@@ -346,8 +346,8 @@ _SHARE_STATES: list[tuple[str, Question]] = [
 """Requests to the share coordinator. If allowed, their responses depend on earlier ones, which change the states."""
 
 QUESTIONS = [
-    *(Asking(*entry) for entry in _ENTRIES),
-    *(Asking(*entry, only_refusals=True) for entry in _SHARE_STATES),
+    *(PermissionRequest(*entry) for entry in _ENTRIES),
+    *(PermissionRequest(*entry, only_refusals=True) for entry in _SHARE_STATES),
 ]
 """Requests of all APIs. An API that is missing here needs no permission, or has its own rules (delegation tokens)."""
 
@@ -367,15 +367,15 @@ def tokens_of(*owners: str) -> Question:
 
 
 RULES_OF_THEIR_OWN = [
-    Asking("create_delegation_token", create_token, 3),
-    Asking("renew_delegation_token", lambda names: {"hmac": b"unknown", "renew_period_ms": -1}),
-    Asking("expire_delegation_token", lambda names: {"hmac": b"unknown", "expiry_time_period_ms": -1}),
-    Asking("describe_delegation_token", tokens_of("ann")),
-    Asking("describe_delegation_token", tokens_of("bob", "ann")),
-    Asking("fetch", fetch_as_replica, only_refusals=True),
-    Asking("find_coordinator", lambda names: {"key_type": 2, "key": "x", "coordinator_keys": ["x"]}, 6),
-    Asking("api_versions", lambda names: {"client_software_name": "x", "client_software_version": "1"}),
-    Asking("get_telemetry_subscriptions", lambda names: {"client_instance_id": ZERO_UUID}),
+    PermissionRequest("create_delegation_token", create_token, 3),
+    PermissionRequest("renew_delegation_token", lambda names: {"hmac": b"unknown", "renew_period_ms": -1}),
+    PermissionRequest("expire_delegation_token", lambda names: {"hmac": b"unknown", "expiry_time_period_ms": -1}),
+    PermissionRequest("describe_delegation_token", tokens_of("ann")),
+    PermissionRequest("describe_delegation_token", tokens_of("bob", "ann")),
+    PermissionRequest("fetch", fetch_as_replica, only_refusals=True),
+    PermissionRequest("find_coordinator", lambda names: {"key_type": 2, "key": "x", "coordinator_keys": ["x"]}, 6),
+    PermissionRequest("api_versions", lambda names: {"client_software_name": "x", "client_software_version": "1"}),
+    PermissionRequest("get_telemetry_subscriptions", lambda names: {"client_instance_id": ZERO_UUID}),
 ]
 """Requests that the table of the APIs' permissions does not decide."""
 

@@ -78,7 +78,7 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
         yield f"{path} {ours} {theirs}"
 
 
-def compared(
+def collect_differences(
     brokers: tuple[Broker, Broker],
     entry: Entry,
     versions: Iterable[int],
@@ -100,6 +100,6 @@ def compared(
     return found
 
 
-def unexpected(found: Iterable[str], deliberate: Iterable[str]) -> list[str]:
+def unexpected_differences(found: Iterable[str], deliberate: Iterable[str]) -> list[str]:
     """Select the differences that no pattern matches from its start."""
     return [difference for difference in found if not any(re.match(pattern, difference) for pattern in deliberate)]

@@ -92,7 +92,7 @@ class MemoryTopicLog:
         return b"".join(data)
 
     def records(self) -> list[CoordinatorRecord]:
-        """Decode everything appended so far as group records; control batches left out."""
+        """Decode everything appended so far as group records, without control batches."""
         decoded = []
         for batches in self.batches.values():
             for data in batches:

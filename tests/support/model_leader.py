@@ -110,10 +110,10 @@ class ModelLeader(ModelLog):
             self.session.update({one.partition: one for one in topic.partitions})
         self.session_epoch += 1
         found = [self._partition(one) for one in self.session.values()]
-        told = [one for one in found if is_full or one.records or one.error_code or _is_news(one)]
+        sent = [one for one in found if is_full or one.records or one.error_code or _is_news(one)]
         self.error = errors.NONE
         return fetch.FetchResponse(
-            session_id=1, responses=[fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=told)]
+            session_id=1, responses=[fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=sent)]
         )
 
     def _partition(self, asked: fetch.FetchPartition) -> fetch.PartitionData:

@@ -110,3 +110,8 @@ def end_transaction(log: UnifiedLog, producer_id: int, epoch: int = 0, *, commit
     marker = end_transaction_marker(content, timestamp=NOW_MS, producer_id=producer_id, producer_epoch=epoch)
     log.append_as_leader(memoryview(marker), leader_epoch=0, origin=AppendOrigin.COORDINATOR)
     log.update_high_watermark(log.log_end_offset)
+
+
+def raise_interrupt(*_: Any, **__: Any) -> None:
+    """Raise KeyboardInterrupt: put in the place of a function at which a test kills a run."""
+    raise KeyboardInterrupt

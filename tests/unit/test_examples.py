@@ -27,11 +27,11 @@ def test_every_example_is_run_or_has_a_reason(page: str) -> None:
     left_out = [each for each in examples if each.title.startswith(tuple(reasons))]
     assert [begin for begin in reasons if not any(each.title.startswith(begin) for each in left_out)] == []
     assert all(len(reason.split()) > 1 or reason.startswith("tests/") for reason in reasons.values())
-    told = " ".join(entry.get("run", {}).values()).split()
+    named = " ".join(entry.get("run", {}).values()).split()
     run = {each.digest: each.title for each in examples if each not in left_out}
-    untold = {digest: title for digest, title in run.items() if digest not in told}
-    assert told == ["all"] or not untold, f"new or changed: give each a test, by its digits, or a reason: {untold}"
-    assert told == ["all"] or sorted(told) == sorted(run), "a block is named that is not there, or twice"
+    untold = {digest: title for digest, title in run.items() if digest not in named}
+    assert named == ["all"] or not untold, f"new or changed: give each a test, by its digits, or a reason: {untold}"
+    assert named == ["all"] or sorted(named) == sorted(run), "a block is named that is not there, or twice"
 
 
 @pytest.mark.parametrize("page", [page for page in WITH_EXAMPLES if "run" in TABLE[page]])

@@ -77,10 +77,10 @@ def members(broker: Broker, version: int) -> None:
     tasks = {**EMPTY, "active_tasks": [{"subtopology_id": "0", "partitions": [0, 1, 2, 3]}]}
     beat(broker, "streams-g", "a", first.member_epoch, **tasks)
     second = join(broker, "streams-g", "b", "streams-two")
-    told = beat(broker, "streams-g", "a", first.member_epoch)
+    response = beat(broker, "streams-g", "a", first.member_epoch)
     beat(broker, "streams-g", "b", second.member_epoch)
-    kept = [{"subtopology_id": t.subtopology_id, "partitions": t.partitions} for t in told.active_tasks or ()]
-    done = beat(broker, "streams-g", "a", told.member_epoch, **{**EMPTY, "active_tasks": kept})
+    kept = [{"subtopology_id": t.subtopology_id, "partitions": t.partitions} for t in response.active_tasks or ()]
+    done = beat(broker, "streams-g", "a", response.member_epoch, **{**EMPTY, "active_tasks": kept})
     given = beat(broker, "streams-g", "b", second.member_epoch)
     broker.ask("streams_group_describe", 0, group_ids=["streams-g"])
     beat(broker, "streams-g", "a", done.member_epoch + 1)

@@ -116,8 +116,8 @@ def endpoints(broker: Broker, version: int) -> None:
         return {"user_endpoint": {"host": "localhost", "port": port}}
 
     first = join(broker, "streams-e", "a", "streams-ends", **at(7001))
-    told = beat(broker, "streams-e", "a", first.member_epoch, **tasks(0, 1), endpoint_information_epoch=0)
-    known = told.endpoint_information_epoch
+    response = beat(broker, "streams-e", "a", first.member_epoch, **tasks(0, 1), endpoint_information_epoch=0)
+    known = response.endpoint_information_epoch
     beat(broker, "streams-e", "a", first.member_epoch, endpoint_information_epoch=known)
     second = join(broker, "streams-e", "b", "streams-ends", **at(7002), endpoint_information_epoch=-1)
     given = beat(broker, "streams-e", "a", first.member_epoch, endpoint_information_epoch=known)
@@ -223,9 +223,9 @@ def standbys(broker: Broker, version: int) -> None:
     configure(broker, "streams-s", streams_num_standby_replicas="1")
     first = beat(broker, "streams-s", "a", first.member_epoch)
     second = join(broker, "streams-s", "b", "", topology=changelog)
-    told = beat(broker, "streams-s", "a", first.member_epoch)
-    kept = [index for each in told.active_tasks or () for index in each.partitions]
-    done = beat(broker, "streams-s", "a", told.member_epoch, **tasks(*kept))
+    response = beat(broker, "streams-s", "a", first.member_epoch)
+    kept = [index for each in response.active_tasks or () for index in each.partitions]
+    done = beat(broker, "streams-s", "a", response.member_epoch, **tasks(*kept))
     beat(broker, "streams-s", "b", second.member_epoch)
     beat(broker, "streams-s", "a", done.member_epoch)
     broker.ask("streams_group_describe", 0, group_ids=["streams-s"])

@@ -51,7 +51,7 @@ def test_unknown_row_is_refused() -> None:
     ("rival", "tidelog", "names"),
     [(KAFKA, True, [TIDELOG, KAFKA, FLOOR]), ("none", True, [TIDELOG, FLOOR]), (KAFKA, False, [KAFKA, FLOOR])],
 )
-def test_contenders(rival: str, tidelog: bool, names: list[str]) -> None:
+def test_contenders_are_the_floor_and_the_chosen_brokers(rival: str, tidelog: bool, names: list[str]) -> None:
     assert [contender.name for contender in contenders(rival, tidelog)] == names
 
 

@@ -61,18 +61,20 @@ class Relay:
         self._admin = admin
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._admin.told, name)
+        return getattr(self._admin.target, name)
 
 
 class AdminBroker:
-    """The parts as attributes, and ``broker`` as handlers get it. ``reopen`` stands for a restart on the same
-    directory."""
+    """The parts that requests of administrators need; ``broker`` is what handlers get.
+
+    ``reopen`` stands for a restart on the same directory.
+    """
 
     def __init__(self, directory: Path, texts: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         self.texts = {"log.dirs": str(directory), **(texts or {})}
         self.listener = NotingListener()
-        self.told: TopicListener = self.listener
+        self.target: TopicListener = self.listener
         self.time = ManualTime()
         self.config = BrokerConfig(self.texts)
         self.log_manager = LogManager(self.config.log_dirs, OsFileSystem(), self.time, LogConfig())
@@ -136,7 +138,7 @@ class AdminBroker:
 
         ``run_turn`` does what waits there.
         """
-        self.told = listener
+        self.target = listener
         self.in_thread = in_thread
         self.run_turn = run_turn
 

@@ -49,7 +49,7 @@ class _LaterCallbacks(Future[Any]):
 
 
 class DataBroker:
-    """The parts as attributes, and ``broker`` as handlers get it."""
+    """A broker's parts without a server, on an event loop that the test runs; ``broker`` is what handlers get."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class DataBroker:
         file_system: FileSystem | None = None,
         directories: list[str] | None = None,
     ) -> None:
-        """Over a directory that may hold what an earlier one left there."""
+        """``directory`` may have the files of an earlier broker."""
         self.loop = InlineLoop()
         self.time = self.loop.time
         config = BrokerConfig({"log.dirs": str(directory), "node.id": "1", **(texts or {})})
@@ -90,7 +90,7 @@ class DataBroker:
         self.replica_manager = self.broker.replica_manager
 
     def run_turn(self) -> None:
-        """Run what waits for the loop's next turn."""
+        """Run the callbacks that wait for the loop's next turn."""
         self.loop.run_soon()
 
     def context(self, version: int) -> RequestContext:

@@ -33,7 +33,7 @@ class Counter:
         self._is_counting = False
 
     def milliseconds(self) -> float:
-        """Return the time that the calls so far are taken to need."""
+        """Return the milliseconds that count for the calls so far: one for CALLS_PER_MS of them."""
         return int(self._profiler.counted()) / CALLS_PER_MS
 
     def count(self, work: Callable[[], object]) -> int:
@@ -88,20 +88,19 @@ class World:
         return dispatcher
 
     def ask(self, frame: bytes) -> list[float]:
-        """Send a request; the work of each turn until it is answered.
+        """Send a request twice; return the work of each turn of the second one until it is answered.
 
-        It is sent before without being counted: what a first use of anything costs is no part of its work, whichever
-        tests ran before.
+        The first one is not counted, because it also does work that only the first request of a process does.
         """
         self.answer(frame, uncounted)
         return self.ask_once(frame)
 
     def ask_once(self, frame: bytes) -> list[float]:
-        """Send a request; the work of each turn until it is answered."""
+        """Send a request once; return the work of each turn until it is answered."""
         return self.answer(frame, self.measure)
 
     def answer(self, frame: bytes, measure: Callable[[Callable[[], object]], float]) -> list[float]:
-        """Send a request and measure each turn until it is answered."""
+        """Send a request; return what ``measure`` gives for each turn until it is answered."""
         answers: list[Any] = []
         received = bytearray(frame)
 

@@ -92,7 +92,7 @@ def test_a_quorum_of_others_is_refused(tmp_path: Path, state: dict[str, Any]) ->
         check_is_alone(config(tmp_path), FILE_SYSTEM)
 
 
-def test_a_quorum_of_this_node_alone_is_none(tmp_path: Path) -> None:
+def test_a_quorum_of_this_node_alone_is_accepted(tmp_path: Path) -> None:
     quorum_state(tmp_path, currentVoters=[{"voterId": NODE}])
     check_is_alone(config(tmp_path), FILE_SYSTEM)
 

@@ -111,10 +111,10 @@ def test_a_dynamic_value_that_is_not_accepted_leaves_the_last_one(tmp_path: Path
 
 
 class Watched:
-    """The publishers of a broker, each noted after its work; one raises in place of it."""
+    """The publishers of a broker, of which ``broken`` raises; ``published`` has the names of the others when called."""
 
     def __init__(self, broker: Broker, broken: str) -> None:
-        self.told: list[str] = []
+        self.published: list[str] = []
         self.publishers = [self._watched(one, is_broken=one.name == broken) for one in publishers_of(broker)]
 
     def _watched(self, publisher: Publisher, *, is_broken: bool) -> Publisher:
@@ -122,14 +122,14 @@ class Watched:
             if is_broken:
                 raise RuntimeError(publisher.name)
             publisher.publish(delta, image)
-            self.told.append(publisher.name)
+            self.published.append(publisher.name)
 
         return Publisher(publisher.name, publish)
 
-    def take_told(self) -> list[str]:
-        """Return who has taken over the last change."""
-        told, self.told = self.told, []
-        return told
+    def take_published(self) -> list[str]:
+        """Return the publishers that were called since the last call of this method."""
+        published, self.published = self.published, []
+        return published
 
 
 def test_each_kind_of_record_is_tried() -> None:
@@ -146,7 +146,7 @@ def test_a_publisher_that_fails_keeps_no_other_from_any_kind_of_record(tmp_path:
     for number, record in enumerate(ONE_OF_EACH_KIND, start=1):
         end = controller.end_offset
         controller.commit([VersionedRecord(record)])
-        assert watched.take_told() == [name for name in NAMES if name != broken], record
+        assert watched.take_published() == [name for name in NAMES if name != broken], record
         assert (controller.publishers.errors_total, controller.image.offset) == (number, end)
 
 
@@ -162,5 +162,5 @@ def test_a_publisher_that_fails_keeps_no_other_of_a_member_from_any_kind_of_reco
         delta.replay(record)
         image = delta.build(100 + number, 1, 0)
         controller.publish(delta, image)
-        assert watched.take_told() == [name for name in NAMES if name != broken], record
+        assert watched.take_published() == [name for name in NAMES if name != broken], record
         assert (controller.publishers.errors_total, controller.image) == (number, image)

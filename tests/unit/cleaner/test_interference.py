@@ -70,7 +70,9 @@ def configure(log: UnifiedLog) -> None:
     log.update_config(compacted(segment_bytes=5000, delete_retention_ms=0, cleanup_policy="compact,delete"))
 
 
-def interfered(directory: Path, number: int, action: Callable[[UnifiedLog], None]) -> tuple[UnifiedLog, bool, bool]:
+def run_with_interference(
+    directory: Path, number: int, action: Callable[[UnifiedLog], None]
+) -> tuple[UnifiedLog, bool, bool]:
     """Run a round with ``action`` at its ``number``-th check. Returns the log, whether there were so many checks, and
     whether the round was aborted."""
     log = fill(directory)
@@ -109,11 +111,11 @@ def compare(
 
 @pytest.mark.parametrize("action", [retain, retain_and_unlink, truncate, truncate_and_unlink, delete, configure])
 def test_round_survives_whatever_comes_between(tmp_path: Path, action: Callable[[UnifiedLog], None]) -> None:
-    quiet, _, _ = interfered(tmp_path / "quiet", 10**9, action)
+    quiet, _, _ = run_with_interference(tmp_path / "quiet", 10**9, action)
     latest = {record.key: record.offset for record in records_of(quiet)}
     number, aborted_rounds = 1, 0
     while True:
-        log, came, aborted = interfered(tmp_path / str(number), number, action)
+        log, came, aborted = run_with_interference(tmp_path / str(number), number, action)
         if not came:
             break
         if action is not delete:  # of that nothing is read any more, and its files go with the directory

@@ -65,7 +65,7 @@ def test_check_of_an_empty_data_directory(tmp_path: Path, capsys: pytest.Capture
     assert capsys.readouterr().out == "no partitions\n"
 
 
-def test_check_misses_the_segments_of_a_partition(
+def test_check_reports_a_partition_without_segments(
     directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in os.listdir(directory):
@@ -89,7 +89,7 @@ def test_check_tells_programs_of_each_partition(
     assert found["findings"] == [{"path": directory, "position": -1, "message": "no segment"}]
 
 
-def test_check_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_missing_directory_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(check, str(tmp_path / "none")) == 2
     assert "none" in capsys.readouterr().err
 

@@ -16,7 +16,7 @@ def test_defaults_are_kafkas() -> None:
     assert (config.max_message_bytes, config.message_format_magic) == (1_048_588, 2)
 
 
-def test_text_values() -> None:
+def test_values_are_parsed_from_text() -> None:
     config = LogConfig({"cleanup.policy": "compact,delete", "compression.type": "gzip", "retention.ms": "-1"})
     assert (config.compact, config.delete, config.compression_type, config.retention_ms) == (True, True, 1, -1)
     assert config.compression_level == -1

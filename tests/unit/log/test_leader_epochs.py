@@ -34,7 +34,7 @@ def test_file_has_kafkas_bytes(cache: LeaderEpochCache, tmp_path: Path) -> None:
     ("epoch", "answer"),
     [(-1, (-1, -1)), (0, (0, 10)), (1, (0, 10)), (2, (2, 30)), (4, (2, 30)), (5, (5, 99)), (6, (-1, -1))],
 )
-def test_end_offset(cache: LeaderEpochCache, epoch: int, answer: tuple[int, int]) -> None:
+def test_an_epoch_ends_where_the_next_one_begins(cache: LeaderEpochCache, epoch: int, answer: tuple[int, int]) -> None:
     assert cache.end_offset_for(epoch, 99) == answer
 
 

@@ -28,8 +28,10 @@ PATIENCE_S = 60.0
 
 
 class GatedFileSystem(OsFileSystem):
-    """A thread that looks into ``gated`` says so (``arrived``) and waits for ``gate``. ``renamed``: what was
-    renamed."""
+    """A file system on which listing the directory ``gated`` sets ``arrived`` and waits for ``gate``.
+
+    ``renamed`` has the paths that were renamed.
+    """
 
     def __init__(self, gated: str) -> None:
         self.gated = gated
@@ -65,7 +67,7 @@ class Bench:
 
     @contextmanager
     def opening(self) -> Iterator[Future[UnifiedLog | None]]:
-        """Within, a thread is opening the first log; the gate opens at the end at the latest."""
+        """A block in which a thread opens the first log; the gate opens at the end of the block at the latest."""
         opened = self.pool.submit(self.manager.get_log, T0)
         try:
             assert self.files.arrived.wait(PATIENCE_S)

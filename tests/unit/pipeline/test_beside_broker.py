@@ -113,7 +113,7 @@ def clean(cleaner: Cleaner, cleanable: LogToClean) -> int:
     return cleanable.first_uncleanable_offset
 
 
-def test_appends_and_rolls(tmp_path: Path) -> None:
+def test_queries_beside_appends_and_rolls_find_all_records(tmp_path: Path) -> None:
     log = open_log(tmp_path, compacted(segment_bytes=SEGMENT_BYTES))
     writer, written = LogWriter(log), dict[int, bytes]()
     write_round(log, writer, 0, written)
@@ -129,7 +129,9 @@ def test_appends_and_rolls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
-def test_retention(tmp_path: Path, fail_on_data_loss: str) -> None:
+def test_queries_beside_retention_find_all_records_from_the_first_one_on(
+    tmp_path: Path, fail_on_data_loss: str
+) -> None:
     log = open_log(tmp_path, compacted(segment_bytes=SEGMENT_BYTES, file_delete_delay_ms=0))
     writer, written = LogWriter(log), dict[int, bytes]()
     write_round(log, writer, 0, written)
@@ -154,7 +156,7 @@ def test_retention(tmp_path: Path, fail_on_data_loss: str) -> None:
         assert seen.was_disturbed or max(seen.values) == seen.end - 1
 
 
-def test_cleaning(tmp_path: Path) -> None:
+def test_queries_beside_cleaning_find_the_last_record_of_every_key(tmp_path: Path) -> None:
     log = open_log(tmp_path, compacted(segment_bytes=SEGMENT_BYTES, file_delete_delay_ms=0))
     writer, written = LogWriter(log), dict[int, bytes]()
     cleaner = Cleaner(ReferenceEngine(), CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024))

@@ -95,9 +95,9 @@ def test_export_to_iceberg(data: DataDirectory, tmp_path: Path, capsys: pytest.C
 
 
 def test_export_to_delta(data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for said in ("version 1: 500 rows in 1 files", "version 1: nothing new"):
+    for expected in ("version 1: 500 rows in 1 files", "version 1: nothing new"):
         assert run(data, "export", str(tmp_path / "table"), "--format", "delta") == 0
-        assert said in capsys.readouterr().out
+        assert expected in capsys.readouterr().out
     assert run(data, "export", "a.b", "--format", "delta", "--catalog", "x") == 2
     assert "--format delta: expected it without --catalog" in capsys.readouterr().err
 

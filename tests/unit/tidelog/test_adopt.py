@@ -76,10 +76,10 @@ def test_root_is_told_that_only_root_can_serve_the_adopted_files(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("os.geteuid", lambda: user)
     data = tmp_path / "data"
-    told = f"note: only root can serve {data}; for a broker of another user: chown -R USER {data}\n"
+    note = f"note: only root can serve {data}; for a broker of another user: chown -R USER {data}\n"
     for option in ("--dry-run", "--copy"):
         assert main(["adopt", str(source.path), "--data-dir", str(data), option]) == 0
-        assert (told in capsys.readouterr().out) == (user == 0)
+        assert (note in capsys.readouterr().out) == (user == 0)
     assert main(["adopt", str(source.path), "--data-dir", str(tmp_path / "other"), "--json", "--dry-run"]) == 0
     assert ("chown -R" in "".join(json.loads(capsys.readouterr().out)["notes"])) == (user == 0)
 

@@ -127,15 +127,15 @@ def test_workers_have_a_gigabyte_each(tmp_path: Path, processors: int, kilobytes
 @pytest.mark.parametrize(("code", "installers"), [("0", ["uv"]), ("2", ["uv", "pip"])])
 def test_pip_installs_the_packages_of_the_tests_if_uv_fails(tmp_path: Path, code: str, installers: list[str]) -> None:
     """An index that only pip.conf names, or a machine for which there is no uv."""
-    venv, told = tmp_path / "venv", tmp_path / "told"
-    executable(venv / "bin" / "python", f'case "$*" in *--editable*) echo "pip $PIP_INDEX_URL" >> {told} ;; esac')
-    executable(venv / "bin" / "uv", f'echo "uv $UV_DEFAULT_INDEX" >> {told}; exit {code}')
+    venv, calls = tmp_path / "venv", tmp_path / "calls"
+    executable(venv / "bin" / "python", f'case "$*" in *--editable*) echo "pip $PIP_INDEX_URL" >> {calls} ;; esac')
+    executable(venv / "bin" / "uv", f'echo "uv $UV_DEFAULT_INDEX" >> {calls}; exit {code}')
     (venv / ".build").touch()
     command = [require_tool("make", "apt-get install make"), f"{venv}/.test", f"VENV={venv}"]
     environment = {"PATH": os.environ["PATH"], "PIP_INDEX_URL": "https://packages.example/simple"}
     subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=60)
     assert (venv / ".test").exists()
-    assert told.read_text() == "".join(f"{name} https://packages.example/simple\n" for name in installers)
+    assert calls.read_text() == "".join(f"{name} https://packages.example/simple\n" for name in installers)
 
 
 def test_make_help_shows_each_target_that_has_a_text() -> None:

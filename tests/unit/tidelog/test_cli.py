@@ -147,7 +147,7 @@ def test_the_script_of_bash_completes_commands_and_options() -> None:
 
 
 @pytest.mark.parametrize("argument", ["version", "--version"])
-def test_version(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([argument]) == 0
     assert capsys.readouterr().out.startswith("tidelog 0.")
 
@@ -163,7 +163,7 @@ def quiet_signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--override", "num.partitions=0"], "num.partitions"),
         (["--override", "nonsense"], "key=value"),
@@ -173,7 +173,7 @@ def quiet_signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Any]]:
 )
 def test_wrong_configuration_ends_in_one_line_and_code_2(
     options: list[str],
-    told: str,
+    message: str,
     quiet_signals: dict[int, Any],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -185,7 +185,7 @@ def test_wrong_configuration_ends_in_one_line_and_code_2(
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     assert line.startswith("tidelog serve: ")
-    assert told in line
+    assert message in line
 
 
 def test_a_signal_before_the_broker_runs_ends_it_well(

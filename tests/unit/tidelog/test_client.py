@@ -136,7 +136,7 @@ def test_ping_asks_the_first_server_of_a_list_that_answers(
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         (lambda key, version, number: b"", "closed the connection"),
         (lambda key, version, number: b"HTTP/1.1 400 Bad Request\r\n", "this is not a Kafka broker"),
@@ -144,9 +144,9 @@ def test_ping_asks_the_first_server_of_a_list_that_answers(
         (lambda key, version, number: frame(number, ApiVersionsResponse(error_code=35).encode(version)), "error 35"),
     ],
 )
-def test_a_malformed_answer_is_an_error(serve: Callable[[Answer], None], answer: Answer, told: str) -> None:
+def test_a_malformed_answer_is_an_error(serve: Callable[[Answer], None], answer: Answer, message: str) -> None:
     serve(answer)
-    with Client("h:1") as client, pytest.raises(ClientError, match=told):
+    with Client("h:1") as client, pytest.raises(ClientError, match=message):
         client.api_versions()
 
 

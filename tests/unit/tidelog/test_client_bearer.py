@@ -132,7 +132,7 @@ def test_the_secret_does_not_leave_this_machine_by_a_proxy(issuer: Issuer, monke
 
 
 @pytest.mark.parametrize(
-    ("properties", "told"),
+    ("properties", "message"),
     [
         ({}, "expected a file:/// or https: URL"),
         ({URL_KEY: "http://issuer.example/token", **CLIENT}, "expected a file:/// or https: URL"),
@@ -144,17 +144,17 @@ def test_the_secret_does_not_leave_this_machine_by_a_proxy(issuer: Issuer, monke
         ({URL_KEY: "file:///token", JAAS_KEY: "x.Y required;"}, "OAuthBearerLoginModule"),
     ],
 )
-def test_a_profile_that_names_no_token_says_so(properties: dict[str, str], told: str) -> None:
-    with pytest.raises(ClientError, match=told):
+def test_a_profile_that_names_no_token_says_so(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(ClientError, match=message):
         read(**properties)
 
 
-@pytest.mark.parametrize(("answer", "said"), [(b"", []), (b'{"status":"invalid_token"}', [b"\x01"])])
-def test_a_refusal_is_acknowledged(answer: bytes, said: list[bytes]) -> None:
+@pytest.mark.parametrize(("answer", "acknowledged"), [(b"", []), (b'{"status":"invalid_token"}', [b"\x01"])])
+def test_a_refusal_is_acknowledged(answer: bytes, acknowledged: list[bytes]) -> None:
     exchange = exchange_bearer("a.b.c")
     assert next(exchange) == b"n,,\x01auth=Bearer a.b.c\x01\x01"
     with suppress(StopIteration):
-        assert [exchange.send(answer)] == said
+        assert [exchange.send(answer)] == acknowledged
         exchange.send(b"")
 
 

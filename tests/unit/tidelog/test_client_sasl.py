@@ -70,7 +70,7 @@ def test_the_vectors_of_the_rfcs(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("final", "told"),
+    ("final", "message"),
     [
         ("v=" + base64.b64encode(bytes(32)).decode(), "the broker's signature is wrong"),
         (SIGNATURE[:-4], "the broker's signature is wrong"),
@@ -81,16 +81,16 @@ def test_the_vectors_of_the_rfcs(name: str) -> None:
         ("n=" + SIGNATURE, "cannot be read"),
     ],
 )
-def test_a_broker_that_does_not_know_the_password_is_refused(final: str, told: str) -> None:
+def test_a_broker_that_does_not_know_the_password_is_refused(final: str, message: str) -> None:
     exchange = exchange_scram(HASH, "user", "pencil", NONCE)
     next(exchange)
     exchange.send(CHALLENGE.encode())
-    with pytest.raises(SaslAuthenticationFailedError, match=told):
+    with pytest.raises(SaslAuthenticationFailedError, match=message):
         exchange.send(final.encode())
 
 
 @pytest.mark.parametrize(
-    ("challenge", "told"),
+    ("challenge", "message"),
     [
         (CHALLENGE.replace(NONCE, "another"), "nonce does not continue"),
         (f"r={NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "nonce does not continue"),
@@ -104,10 +104,10 @@ def test_a_broker_that_does_not_know_the_password_is_refused(final: str, told: s
         ("\udcff", "is not UTF-8"),
     ],
 )
-def test_a_challenge_that_is_weak_or_unreadable_is_refused(challenge: str, told: str) -> None:
+def test_a_challenge_that_is_weak_or_unreadable_is_refused(challenge: str, message: str) -> None:
     exchange = exchange_scram(HASH, "user", "pencil", NONCE)
     next(exchange)
-    with pytest.raises(SaslAuthenticationFailedError, match=told):
+    with pytest.raises(SaslAuthenticationFailedError, match=message):
         exchange.send(challenge.encode("utf-8", "surrogateescape"))
 
 
@@ -154,7 +154,7 @@ def test_credentials_are_read_from_either_form(properties: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("properties", "told"),
+    ("properties", "message"),
     [
         (
             {"sasl.mechanism": "GSSAPI", **PAIR},
@@ -177,8 +177,8 @@ def test_credentials_are_read_from_either_form(properties: dict[str, str]) -> No
         ({"sasl.mechanism": "PLAIN", **PAIR, "sasl.password": "secret\ud800"}, "the password has a character"),
     ],
 )
-def test_wrong_credentials_say_so_and_show_no_password(properties: dict[str, str], told: str) -> None:
-    with pytest.raises(ClientError, match=told) as refused:
+def test_wrong_credentials_say_so_and_show_no_password(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(ClientError, match=message) as refused:
         Security({"security.protocol": "SASL_PLAINTEXT", **properties})
     assert "secret" not in str(refused.value)
 
@@ -318,12 +318,12 @@ def test_a_bearer_shows_the_token_that_the_file_has_now(listener: Listener, tmp_
 def test_a_refused_mechanism_names_those_that_the_broker_takes(listener: Listener) -> None:
     with pytest.raises(UnsupportedSaslMechanismError) as refused:
         Client(listener.address, security=security("SCRAM-SHA-512"))
-    told = f"{listener.address} does not support sasl.mechanism=SCRAM-SHA-512"
-    assert str(refused.value) == f"{told}; it supports PLAIN, SCRAM-SHA-256, OAUTHBEARER"
+    message = f"{listener.address} does not support sasl.mechanism=SCRAM-SHA-512"
+    assert str(refused.value) == f"{message}; it supports PLAIN, SCRAM-SHA-256, OAUTHBEARER"
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "told"),
+    ("mechanism", "message"),
     [
         ("PLAIN", "Authentication failed: Invalid username or password"),
         (
@@ -332,10 +332,10 @@ def test_a_refused_mechanism_names_those_that_the_broker_takes(listener: Listene
         ),
     ],
 )
-def test_a_refused_login_is_told_in_the_words_of_the_broker(listener: Listener, mechanism: str, told: str) -> None:
+def test_a_refused_login_is_told_in_the_words_of_the_broker(listener: Listener, mechanism: str, message: str) -> None:
     with pytest.raises(SaslAuthenticationFailedError) as refused:
         Client(listener.address, security=security(mechanism, "wrong"))
-    assert str(refused.value) == f"{listener.address}, login of ann: {told}"
+    assert str(refused.value) == f"{listener.address}, login of ann: {message}"
 
 
 def test_the_words_of_the_broker_are_one_line(listener: Listener) -> None:

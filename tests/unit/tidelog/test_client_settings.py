@@ -51,7 +51,7 @@ def test_the_variable_names_the_broker(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (None, "there is no such file"),
         ("bootstrap.server=h:1", "unknown key 'bootstrap.server'; expected bootstrap.servers"),
@@ -65,7 +65,7 @@ def test_the_variable_names_the_broker(monkeypatch: pytest.MonkeyPatch, capsys: 
     ],
 )
 def test_a_wrong_profile_is_one_line(
-    tmp_path: Path, text: str | None, told: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = tmp_path / "profile.properties"
     if text is not None:
@@ -73,7 +73,7 @@ def test_a_wrong_profile_is_one_line(
     assert cli.main(["topic", "list", "--profile", str(profile)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("tidelog topic list: ")
-    assert told in line
+    assert message in line
 
 
 @pytest.mark.parametrize("timeout", ["0", "-1", "soon", "inf", "nan", "86401"])

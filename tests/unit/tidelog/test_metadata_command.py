@@ -115,7 +115,7 @@ def test_errors_of_a_directory_are_reported(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("given", "said", "exit_code"),
+    ("given", "message", "exit_code"),
     [
         ("", "expected HOST:PORT", 2),
         ("localhost:1,x:y", "'x:y': expected HOST:PORT", 2),
@@ -123,9 +123,9 @@ def test_errors_of_a_directory_are_reported(tmp_path: Path, capsys: pytest.Captu
     ],
 )
 def test_errors_of_controllers_are_reported(
-    given: str, said: str, exit_code: int, capsys: pytest.CaptureFixture[str]
+    given: str, message: str, exit_code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said in one_line_of(["--bootstrap-controller", given, "--timeout", "0.2"], capsys, exit_code)
+    assert message in one_line_of(["--bootstrap-controller", given, "--timeout", "0.2"], capsys, exit_code)
 
 
 class ModelServer(socketserver.ThreadingTCPServer):
@@ -226,15 +226,15 @@ def test_a_quorum_that_commits_nothing_is_given_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("apis", "said"),
+    ("apis", "message"),
     [
         ({ApiKey.FETCH: (4, 18)}, "is not a controller: it does not serve FetchSnapshot"),
         ({ApiKey.FETCH: (4, 16), ApiKey.FETCH_SNAPSHOT: (0, 0)}, "serves Fetch up to version 16"),
     ],
 )
 def test_other_addresses_are_refused(
-    apis: dict[ApiKey, tuple[int, int]], said: str, capsys: pytest.CaptureFixture[str]
+    apis: dict[ApiKey, tuple[int, int]], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     quorum = ModelQuorum(1)
     with serving(quorum, apis):
-        assert said in one_line_of(["--bootstrap-controller", str(quorum.addresses[1])], capsys)
+        assert message in one_line_of(["--bootstrap-controller", str(quorum.addresses[1])], capsys)

@@ -80,7 +80,7 @@ def test_a_value_in_bytes_is_no_tombstone(values: RegisteredValues) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         (b"plain", "it does not begin with the id of a schema"),
         (b"\0\0\0\0\x09x", "the registry has no schema 9"),
@@ -89,9 +89,9 @@ def test_a_value_in_bytes_is_no_tombstone(values: RegisteredValues) -> None:
     ],
 )
 def test_a_value_that_is_not_of_its_schema_is_named_with_its_place(
-    values: RegisteredValues, value: bytes, told: str
+    values: RegisteredValues, value: bytes, message: str
 ) -> None:
-    with pytest.raises(ClientError, match=rf"orders-0@5: the value: {told}"):
+    with pytest.raises(ClientError, match=rf"orders-0@5: the value: {message}"):
         line_maker("json", values)(found(value))
 
 
@@ -108,7 +108,7 @@ def test_a_topic_without_a_schema_is_named(values: RegisteredValues) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["consume", "t", "--value-format", "avro"], "expected --registry URL with it"),
         (
@@ -119,10 +119,10 @@ def test_a_topic_without_a_schema_is_named(values: RegisteredValues) -> None:
         (["consume", "t", "--value-format", "text"], "'text' is not one of"),
     ],
 )
-def test_options_that_do_not_go_together(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_do_not_go_together(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert message in line
 
 
 @pytest.mark.parametrize("package", ["confluent_kafka.schema_registry", "fastavro"])

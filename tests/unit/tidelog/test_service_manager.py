@@ -21,7 +21,7 @@ class Manager:
         self._socket.setblocking(False)
         self.address = path
 
-    def heard(self) -> list[str]:
+    def receive_all(self) -> list[str]:
         """Return the messages so far."""
         found = []
         try:
@@ -44,11 +44,11 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
 def test_systemd_is_notified_when_the_broker_is_ready_and_stops(manager: Manager) -> None:
     loop = ManualLoop()
     service = ServiceManager({"NOTIFY_SOCKET": manager.address}, cast(Any, loop))
-    assert manager.heard() == []
+    assert manager.receive_all() == []
     service.send_ready()
     service.send_stopping()
     service.close()
-    assert manager.heard() == ["READY=1", "STOPPING=1"]
+    assert manager.receive_all() == ["READY=1", "STOPPING=1"]
     assert loop.later == []
 
 
@@ -56,12 +56,12 @@ def test_the_watchdog_is_notified_twice_in_its_interval(manager: Manager) -> Non
     loop = ManualLoop()
     service = ServiceManager({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "10000000"}, cast(Any, loop))
     service.send_ready()
-    assert manager.heard() == ["READY=1", "WATCHDOG=1"]
+    assert manager.receive_all() == ["READY=1", "WATCHDOG=1"]
     loop.advance(20_000)
-    assert manager.heard() == ["WATCHDOG=1"] * 4
+    assert manager.receive_all() == ["WATCHDOG=1"] * 4
     service.close()
     loop.advance(20_000)
-    assert manager.heard() == []
+    assert manager.receive_all() == []
 
 
 def test_a_manager_that_is_gone_is_no_fault(manager: Manager) -> None:

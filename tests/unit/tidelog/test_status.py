@@ -99,7 +99,7 @@ def test_directories_have_the_bytes_of_their_partitions() -> None:
     assert (second["size"], second["free"]) == (0, None)
 
 
-def test_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_screen_shows_the_state_of_the_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     show({
         "cluster": "c", "controller": 1, "brokers": [{"id": 1, "host": "h", "port": 9}], **partitions_in(TOPICS),
         **groups_in([], []), "log_dirs": directories_in([LogDir(1, "/d", 1, 1, [])]), "problems": ["broker 2: none"],

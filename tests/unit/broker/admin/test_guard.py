@@ -105,7 +105,7 @@ async def site(directory: Path, **settings: str) -> AsyncIterator[Site]:
         yield asked
 
 
-def ran(asked: Site) -> bool:
+def has_reached_cleaner(asked: Site) -> bool:
     """Return whether a request has reached the cleaner, which the first such request starts."""
     return asked.parts.broker.services.cleaner.made is not None
 
@@ -120,7 +120,7 @@ async def test_a_foreign_host_is_refused_on_every_route(tmp_path: Path, host: st
         for method, path in ROUTES:
             answer = await asked.ask(method, path, {"Host": host})
             assert answer.status in (400, 421), (method, path)
-        assert not ran(asked)
+        assert not has_reached_cleaner(asked)
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "localhost.", "127.0.0.1", "[::1]:80", "broker.example",
@@ -151,7 +151,7 @@ async def test_a_foreign_origin_is_refused_on_every_route(tmp_path: Path, origin
     async with site(tmp_path) as asked:
         for method, path in ROUTES:
             assert (await asked.ask(method, path, {"Origin": origin})).status == 403, (method, path)
-        assert not ran(asked)
+        assert not has_reached_cleaner(asked)
 
 
 @pytest.mark.parametrize("fetch_site", ["cross-site", "same-site", "SAME-ORIGIN x"])
@@ -159,7 +159,7 @@ async def test_a_foreign_page_writes_nothing_without_an_origin_either(tmp_path: 
     async with site(tmp_path) as asked:
         for path in WRITES:
             assert (await asked.ask("POST", path, {"Sec-Fetch-Site": fetch_site})).status == 403, path
-        assert not ran(asked)
+        assert not has_reached_cleaner(asked)
 
 
 @pytest.mark.parametrize("headers", [{}, {"Sec-Fetch-Site": "none"}, {"Sec-Fetch-Site": "same-origin"}])
@@ -212,7 +212,7 @@ async def test_a_bad_value_of_any_parameter_is_named_and_nothing_runs(tmp_path: 
                 text = "".join(character if character.isascii() else "%D9%A3" for character in value)
                 answer = await asked.ask(method, f"{path}?{needed}{name}={text}")
                 assert (answer.status, name in answer.body.decode()) == (400, True), (name, value, answer)
-        assert not ran(asked)
+        assert not has_reached_cleaner(asked)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ async def test_a_large_body_is_refused_unread(tmp_path: Path, method: str, path:
         over = MAX_BODY_BYTES + 1
         chunked = b"%x\r\n" % over + bytes(over) + b"\r\n0\r\n\r\n"
         assert (await asked.ask(method, path, {"Transfer-Encoding": "chunked"}, chunked)).status == 413
-        assert not ran(asked)
+        assert not has_reached_cleaner(asked)
         assert (await asked.ask("POST", "/logs/retry", body=bytes(MAX_BODY_BYTES))).status == 200
 
 

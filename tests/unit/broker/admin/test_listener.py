@@ -20,7 +20,7 @@ from tidelog.broker.config.keys.admin import ADMIN_LISTENER, SCHEMA_REGISTRY_LIS
 from tidelog.protocol.config_def import ConfigError
 
 
-async def opened(texts: Mapping[str, str]) -> str | None:
+async def bound_address(texts: Mapping[str, str]) -> str | None:
     """Return the address that an admin listener with this configuration binds; it is closed again."""
     config = BrokerConfig(texts)
     broker = SimpleNamespace(config=config, loop=asyncio.get_running_loop())
@@ -40,12 +40,12 @@ async def test_a_second_broker_on_a_machine_takes_another_port(monkeypatch: pyte
         return listen(address, **options)
 
     monkeypatch.setattr(socket, "create_server", taken)
-    address = await opened({})
+    address = await bound_address({})
     assert address is not None
     assert address.startswith("127.0.0.1:")
     assert not address.endswith(":9644")
     with pytest.raises(OSError, match="in use"):
-        await opened({ADMIN_LISTENER: "127.0.0.1:9644"})
+        await bound_address({ADMIN_LISTENER: "127.0.0.1:9644"})
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ async def test_the_default_leaves_a_port_that_the_broker_was_given_for_something
         return listen((address[0], 0), **options)
 
     monkeypatch.setattr(socket, "create_server", create_server)
-    await opened(texts)
-    await opened({})
+    await bound_address(texts)
+    await bound_address({})
     assert asked == [0, 9644]
 
 
-async def test_an_empty_address_is_none() -> None:
-    assert await opened({ADMIN_LISTENER: ""}) is None
+async def test_an_empty_address_opens_no_listener() -> None:
+    assert await bound_address({ADMIN_LISTENER: ""}) is None
 
 
 async def test_an_interface_whose_stores_are_gone_refuses_connections_and_ends_cleanly(

@@ -7,7 +7,7 @@ import pytest
 from tidelog.broker.admin.parameters import parse_switch, read_parameters
 
 
-def test_parameters_by_name() -> None:
+def test_parameters_are_returned_by_name() -> None:
     assert read_parameters([("key", "a"), ("max", "")], {"key", "max", "tag"}) == {"key": "a", "max": ""}
 
 
@@ -25,7 +25,7 @@ def test_errors_name_the_parameter(query: list[tuple[str, str]], known: list[str
 
 
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("true", True), ("0", False), ("false", False)])
-def test_switches(text: str, value: bool) -> None:
+def test_a_switch_is_read_as_a_boolean(text: str, value: bool) -> None:
     assert parse_switch({"wait": text}, "wait", default=not value) is value
 
 

@@ -91,7 +91,7 @@ def topics(target: Path) -> dict[str, TopicImage]:
     return existing_topics(metadata_of(target))
 
 
-def served(directory: Path, place: TopicPartition) -> dict[int, bytes | None]:
+def served_records(directory: Path, place: TopicPartition) -> dict[int, bytes | None]:
     """Return the records that a LogManager serves of a partition."""
     manager = LogManager([str(directory)], FILE_SYSTEM, TIME, LogConfig())
     manager.startup()
@@ -113,7 +113,7 @@ def test_topics_are_adopted_with_ids_configs_and_records(tmp_path: Path) -> None
     assert (image.topic_id, image.partition_count, image.configs) == (ORDERS, 2, {"retention.ms": "99"})
     for index in range(2):
         assert check_directory(FILE_SYSTEM, str(tmp_path / "data" / f"orders-{index}")) == []
-    assert len(served(tmp_path / "data", TopicPartition("orders", 1))) == 60
+    assert len(served_records(tmp_path / "data", TopicPartition("orders", 1))) == 60
     identity = read_meta_properties(FILE_SYSTEM, str(tmp_path / "data"))
     assert identity is not None
     assert (identity.cluster_id, identity.node_id) == (CLUSTER_ID, 1)
@@ -227,7 +227,7 @@ def test_a_torn_tail_after_a_kill_is_cut_on_the_copy(tmp_path: Path) -> None:
     adopt(source.path, tmp_path / "data")
     assert source.contents() == before
     assert (tmp_path / "data" / CLEAN_SHUTDOWN_FILE).exists()
-    assert len(served(tmp_path / "data", TopicPartition("orders", 0))) == 60
+    assert len(served_records(tmp_path / "data", TopicPartition("orders", 0))) == 60
 
 
 def test_log_start_offsets_are_kept(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_log_start_offsets_are_kept(tmp_path: Path) -> None:
     write_offset_checkpoint(FILE_SYSTEM, str(source.path / LOG_START_OFFSET_FILE), {place: 7})
     adopt(source.path, tmp_path / "data")
     assert read_offset_checkpoint(FILE_SYSTEM, str(tmp_path / "data" / RECOVERY_POINT_FILE))[place] == 60
-    assert min(served(tmp_path / "data", place)) == 7
+    assert min(served_records(tmp_path / "data", place)) == 7
 
 
 def test_only_files_that_never_change_are_linked(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_without_metadata_nothing_is_deleted_and_new_producer_ids_are_larger(tmp
     assert image.topic_id != bytes(16)
     assert metadata_of(tmp_path / "data").producer_ids == 42000
     assert any("ZooKeeper" in text for text in plan.left_out)
-    assert len(served(tmp_path / "data", TopicPartition("orders", 0))) == 60
+    assert len(served_records(tmp_path / "data", TopicPartition("orders", 0))) == 60
 
 
 def test_configs_may_be_given_for_such_topics(tmp_path: Path) -> None:

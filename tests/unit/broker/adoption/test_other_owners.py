@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.broker.adoption.test_adopt import SILENT, TIME, kraft_source, served
+from tests.unit.broker.adoption.test_adopt import SILENT, TIME, kraft_source, served_records
 from tidelog.broker.adoption.adopt import carry_out
 from tidelog.broker.adoption.plan import AdoptionOptions, make_plan
 from tidelog.log.files.topic_partition import TopicPartition
@@ -47,7 +47,7 @@ class OthersFileSystem(OsFileSystem):
         super().link_file(path, new)
 
 
-def told_of(file_system: OsFileSystem, source: Path, target: Path, *, link: bool) -> str:
+def adopt_and_get_error(file_system: OsFileSystem, source: Path, target: Path, *, link: bool) -> str:
     """Adopt the directory; return the error, empty if everything was adopted."""
     try:
         plan = make_plan(file_system, TIME, AdoptionOptions((str(source),), str(target), link=link))
@@ -62,7 +62,7 @@ def told_of(file_system: OsFileSystem, source: Path, target: Path, *, link: bool
     return ""
 
 
-def shown(target: Path) -> list[str]:
+def names_in_data_directory(target: Path) -> list[str]:
     """List the names in the data directory that a broker would serve, or that an unfinished adoption left."""
     hidden = ("__cluster_metadata-0", ".lock", "meta.properties")
     return sorted(name for name in os.listdir(target) if name not in hidden) if target.exists() else []
@@ -74,21 +74,21 @@ def test_an_unreadable_file_is_named_and_nothing_is_adopted(tmp_path: Path, link
     read = [source / "orders-1", *(path for path in (source / "orders-1").iterdir())]
     for number, path in enumerate(sorted(read)):
         target = tmp_path / f"data-{number}"
-        told = told_of(OthersFileSystem(str(path)), source, target, link=link)
-        assert str(path) in told, path
-        assert "Permission denied" in told
-        assert shown(target) == []
+        error = adopt_and_get_error(OthersFileSystem(str(path)), source, target, link=link)
+        assert str(path) in error, path
+        assert "Permission denied" in error
+        assert names_in_data_directory(target) == []
 
 
 def test_links_to_files_of_others_are_refused_and_a_copy_is_made_by_the_next_run(tmp_path: Path) -> None:
     """A file that may only be read cannot be linked on Linux (``fs.protected_hardlinks``)."""
     source, target = kraft_source(tmp_path / "kafka").path, tmp_path / "data"
     first = str(min((source / "orders-1").glob("*.log")))
-    told = told_of(OthersFileSystem(first, ("link",)), source, target, link=True)
-    assert f"link of {first} failed: Permission denied" in told
-    assert shown(target) == []
-    assert told_of(OthersFileSystem(first, ("link",)), source, target, link=False) == ""
-    assert [name for name in shown(target) if name.startswith("orders")] == ["orders-0", "orders-1"]
+    error = adopt_and_get_error(OthersFileSystem(first, ("link",)), source, target, link=True)
+    assert f"link of {first} failed: Permission denied" in error
+    assert names_in_data_directory(target) == []
+    assert adopt_and_get_error(OthersFileSystem(first, ("link",)), source, target, link=False) == ""
+    assert [name for name in names_in_data_directory(target) if name.startswith("orders")] == ["orders-0", "orders-1"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root alone")
@@ -98,7 +98,7 @@ def test_root_takes_over_files_of_other_owners_and_changes_no_owner(tmp_path: Pa
     for path in files:
         os.chown(path, OTHER, OTHER)
         path.chmod(0o700 if path.is_dir() else 0o600)
-    assert told_of(OsFileSystem(), source, target, link=False) == ""
+    assert adopt_and_get_error(OsFileSystem(), source, target, link=False) == ""
     assert {path.stat().st_uid for path in files} == {OTHER}
     assert {path.stat().st_uid for path in target.rglob("*")} == {0}
-    assert served(target, TopicPartition("orders", 1)) == served(source, TopicPartition("orders", 1))
+    assert served_records(target, TopicPartition("orders", 1)) == served_records(source, TopicPartition("orders", 1))

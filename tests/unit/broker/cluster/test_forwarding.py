@@ -28,8 +28,8 @@ def test_an_envelope_has_principal_and_address_of_the_client(host: str, address:
     assert (envelope.request_data, envelope.client_host_address) == (b"request", address)
     assert envelope.request_principal is not None
     assert envelope.request_principal[:2] == b"\0\0"
-    said = DefaultPrincipalData.decode(memoryview(envelope.request_principal)[2:], 0)
-    assert (said.type, said.name, said.token_authenticated) == ("User", "alice", True)
+    principal = DefaultPrincipalData.decode(memoryview(envelope.request_principal)[2:], 0)
+    assert (principal.type, principal.name, principal.token_authenticated) == ("User", "alice", True)
 
 
 def test_the_answer_is_the_controllers() -> None:

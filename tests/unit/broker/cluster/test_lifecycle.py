@@ -54,10 +54,10 @@ def is_in(lifecycle: BrokerLifecycle, state: BrokerState) -> bool:
 
 def image(offset: int = EPOCH, epoch: int = EPOCH, incarnation_id: bytes = OWN.incarnation_id) -> MetadataImage:
     """Build an image that holds a registration of this broker."""
-    registered = BrokerRegistration(
+    registration = BrokerRegistration(
         NODE, epoch, incarnation_id, OWN.endpoints, OWN.features, OWN.rack, True, False, OWN.directories
     )
-    return MetadataImage(offset=offset, epoch=1, brokers={NODE: registered})
+    return MetadataImage(offset=offset, epoch=1, brokers={NODE: registration})
 
 
 def ask(
@@ -68,53 +68,53 @@ def ask(
     lifecycle.take_answer(answer, now_ms)
 
 
-def registered(lifecycle: BrokerLifecycle) -> None:
+def answer_registration(lifecycle: BrokerLifecycle) -> None:
     ask(lifecycle, BrokerRegistrationResponse(broker_epoch=EPOCH))
 
 
-def caught_up(lifecycle: BrokerLifecycle) -> None:
+def answer_caught_up(lifecycle: BrokerLifecycle) -> None:
     lifecycle.take_image(image())
     lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True), 0)
 
 
-def ready(lifecycle: BrokerLifecycle) -> None:
+def become_ready(lifecycle: BrokerLifecycle) -> None:
     lifecycle.become_ready(0)
 
 
-def unfenced(lifecycle: BrokerLifecycle) -> None:
+def answer_unfenced(lifecycle: BrokerLifecycle) -> None:
     ask(lifecycle, BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False))
 
 
-def stopping(lifecycle: BrokerLifecycle) -> None:
+def begin_shutdown(lifecycle: BrokerLifecycle) -> None:
     lifecycle.begin_shutdown(0)
 
 
-def released(lifecycle: BrokerLifecycle) -> None:
+def answer_should_shut_down(lifecycle: BrokerLifecycle) -> None:
     ask(lifecycle, BrokerHeartbeatResponse(is_fenced=False, should_shut_down=True))
 
 
-def not_yet_released(lifecycle: BrokerLifecycle) -> None:
+def answer_without_shut_down(lifecycle: BrokerLifecycle) -> None:
     ask(lifecycle, BrokerHeartbeatResponse(is_fenced=False))
 
 
-RUNNING = (registered, caught_up, ready, unfenced)
+RUNNING = (answer_registration, answer_caught_up, become_ready, answer_unfenced)
 
 
 @pytest.mark.parametrize(
     ("acts", "state"),
     [
         ((), BrokerState.NOT_RUNNING),
-        ((registered,), BrokerState.STARTING),
-        ((registered, caught_up), BrokerState.RECOVERY),
-        ((registered, caught_up, unfenced), BrokerState.RECOVERY),
-        ((registered, caught_up, ready), BrokerState.RECOVERY),
+        ((answer_registration,), BrokerState.STARTING),
+        ((answer_registration, answer_caught_up), BrokerState.RECOVERY),
+        ((answer_registration, answer_caught_up, answer_unfenced), BrokerState.RECOVERY),
+        ((answer_registration, answer_caught_up, become_ready), BrokerState.RECOVERY),
         (RUNNING, BrokerState.RUNNING),
-        ((*RUNNING, stopping), BrokerState.PENDING_CONTROLLED_SHUTDOWN),
-        ((*RUNNING, stopping, not_yet_released), BrokerState.PENDING_CONTROLLED_SHUTDOWN),
-        ((*RUNNING, stopping, stopping, released), BrokerState.SHUTTING_DOWN),
-        ((registered, caught_up, stopping), BrokerState.PENDING_CONTROLLED_SHUTDOWN),
-        ((registered, stopping), BrokerState.SHUTTING_DOWN),
-        ((stopping,), BrokerState.SHUTTING_DOWN),
+        ((*RUNNING, begin_shutdown), BrokerState.PENDING_CONTROLLED_SHUTDOWN),
+        ((*RUNNING, begin_shutdown, answer_without_shut_down), BrokerState.PENDING_CONTROLLED_SHUTDOWN),
+        ((*RUNNING, begin_shutdown, begin_shutdown, answer_should_shut_down), BrokerState.SHUTTING_DOWN),
+        ((answer_registration, answer_caught_up, begin_shutdown), BrokerState.PENDING_CONTROLLED_SHUTDOWN),
+        ((answer_registration, begin_shutdown), BrokerState.SHUTTING_DOWN),
+        ((begin_shutdown,), BrokerState.SHUTTING_DOWN),
     ],
 )
 def test_states_follow_each_other(acts: tuple[Act, ...], state: BrokerState) -> None:
@@ -137,23 +137,23 @@ def test_states_follow_each_other(acts: tuple[Act, ...], state: BrokerState) -> 
 def test_roles_wait_for_this_process_own_registration(seen: MetadataImage) -> None:
     """A controller may say caught up; roles of a former life are not taken."""
     lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
-    registered(lifecycle)
+    answer_registration(lifecycle)
     lifecycle.take_image(seen)
     lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True), 0)
     assert is_in(lifecycle, BrokerState.STARTING)
-    caught_up(lifecycle)
+    answer_caught_up(lifecycle)
     assert is_in(lifecycle, BrokerState.RECOVERY)
 
 
 def test_an_image_may_come_before_the_answer_that_names_the_epoch() -> None:
     lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
     lifecycle.take_image(image())
-    registered(lifecycle)
+    answer_registration(lifecycle)
     lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True), 0)
     assert is_in(lifecycle, BrokerState.RECOVERY)
 
 
-def test_fields_of_a_registration() -> None:
+def test_a_registration_has_the_brokers_fields() -> None:
     request = BrokerLifecycle(OWN, INTERVAL_MS).next_question().request
     assert isinstance(request, BrokerRegistrationRequest)
     assert (request.broker_id, request.cluster_id, request.rack) == (NODE, CLUSTER_ID, "r")
@@ -174,17 +174,19 @@ def heartbeat(*acts: Act) -> BrokerHeartbeatRequest:
     return request
 
 
-def test_fields_of_heartbeats() -> None:
-    first = heartbeat(registered)
+def test_heartbeats_have_the_fields_of_the_brokers_state() -> None:
+    first = heartbeat(answer_registration)
     assert (first.broker_epoch, first.current_metadata_offset, first.cordoned_log_dirs) == (EPOCH, -1, None)
     assert (first.want_fence, first.want_shut_down) == (True, False)
-    recovering = heartbeat(registered, caught_up)
+    recovering = heartbeat(answer_registration, answer_caught_up)
     assert (recovering.want_fence, recovering.cordoned_log_dirs) == (True, None)  # not known yet
     assert recovering.current_metadata_offset == EPOCH
-    known = heartbeat(registered, caught_up, lambda one: one.note_cordoned(frozenset({b"d" * 16, b"c" * 16}), 0))
+    known = heartbeat(
+        answer_registration, answer_caught_up, lambda one: one.note_cordoned(frozenset({b"d" * 16, b"c" * 16}), 0)
+    )
     assert known.cordoned_log_dirs == [b"c" * 16, b"d" * 16]
-    assert heartbeat(registered, caught_up, ready).want_fence is False
-    leaving = heartbeat(*RUNNING, stopping)
+    assert heartbeat(answer_registration, answer_caught_up, become_ready).want_fence is False
+    leaving = heartbeat(*RUNNING, begin_shutdown)
     assert (leaving.want_fence, leaving.want_shut_down) == (False, True)
 
 
@@ -207,16 +209,16 @@ def test_a_cordoned_directory_is_sent_in_a_heartbeat_at_once() -> None:
         ((), BrokerRegistrationResponse(broker_epoch=EPOCH), 0),
         ((), BrokerRegistrationResponse(error_code=101), REGISTRATION_RETRY_MS),
         ((), BrokerRegistrationResponse(error_code=41), FIRST_BACKOFF_MS),
-        ((registered,), BrokerHeartbeatResponse(), CATCH_UP_INTERVAL_MS),
-        ((registered, caught_up), BrokerHeartbeatResponse(is_caught_up=True), INTERVAL_MS),
+        ((answer_registration,), BrokerHeartbeatResponse(), CATCH_UP_INTERVAL_MS),
+        ((answer_registration, answer_caught_up), BrokerHeartbeatResponse(is_caught_up=True), INTERVAL_MS),
         (RUNNING, BrokerHeartbeatResponse(is_fenced=False), INTERVAL_MS),
         (RUNNING, BrokerHeartbeatResponse(error_code=102), INTERVAL_MS),
         (RUNNING, BrokerHeartbeatResponse(error_code=41), FIRST_BACKOFF_MS),
-        ((*RUNNING, stopping), BrokerHeartbeatResponse(), SHUTDOWN_INTERVAL_MS),
-        ((*RUNNING, stopping, not_yet_released), BrokerHeartbeatResponse(), INTERVAL_MS),
+        ((*RUNNING, begin_shutdown), BrokerHeartbeatResponse(), SHUTDOWN_INTERVAL_MS),
+        ((*RUNNING, begin_shutdown, answer_without_shut_down), BrokerHeartbeatResponse(), INTERVAL_MS),
     ],
 )
-def test_when_the_next_request_goes(
+def test_the_delay_of_the_next_request_follows_from_the_answer(
     acts: tuple[Act, ...], answer: BrokerRegistrationResponse | BrokerHeartbeatResponse, wait_ms: float
 ) -> None:
     lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
@@ -227,21 +229,21 @@ def test_when_the_next_request_goes(
     assert bool(lifecycle.last_failure) == bool(answer.error_code)
 
 
-@pytest.mark.parametrize("act", [ready, stopping])
+@pytest.mark.parametrize("act", [become_ready, begin_shutdown])
 def test_a_change_of_state_is_sent_in_a_heartbeat_at_once(act: Act) -> None:
     lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
-    for one in (registered, caught_up):
+    for one in (answer_registration, answer_caught_up):
         one(lifecycle)
     lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True), 100)
     act(lifecycle)
     assert lifecycle.next_question().not_before_ms <= 100
 
 
-@pytest.mark.parametrize("act", [ready, stopping])
+@pytest.mark.parametrize("act", [become_ready, begin_shutdown])
 def test_a_change_of_state_during_a_heartbeat_is_sent_right_after_it(act: Act) -> None:
     """The answer to what was asked before must not put it off by an interval."""
     lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
-    for one in (registered, caught_up):
+    for one in (answer_registration, answer_caught_up):
         one(lifecycle)
     lifecycle.next_question()
     act(lifecycle)
@@ -249,17 +251,20 @@ def test_a_change_of_state_during_a_heartbeat_is_sent_right_after_it(act: Act) -
     question = lifecycle.next_question()
     assert question.not_before_ms == 100
     assert isinstance(question.request, BrokerHeartbeatRequest)
-    assert (question.request.want_fence, question.request.want_shut_down) == (act is stopping, act is stopping)
+    assert (question.request.want_fence, question.request.want_shut_down) == (
+        act is begin_shutdown,
+        act is begin_shutdown,
+    )
     lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True), 200)
-    wait_ms = SHUTDOWN_INTERVAL_MS if act is stopping else INTERVAL_MS
+    wait_ms = SHUTDOWN_INTERVAL_MS if act is begin_shutdown else INTERVAL_MS
     assert lifecycle.next_question().not_before_ms == 200 + wait_ms, "said once"
 
 
-@pytest.mark.parametrize("act", [ready, stopping])
+@pytest.mark.parametrize("act", [become_ready, begin_shutdown])
 def test_a_change_waits_like_all_else_after_a_failure(act: Act) -> None:
     """A controller that answers nothing is not asked in a loop."""
     lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
-    for one in (registered, caught_up):
+    for one in (answer_registration, answer_caught_up):
         one(lifecycle)
     lifecycle.next_question()
     act(lifecycle)
@@ -306,7 +311,7 @@ def test_a_registration_without_directories_is_renewed_once_metadata_have_them(
         assert (request.incarnation_id, request.log_dirs) == (OWN.incarnation_id, sorted(OWN.directories))
         refused = BrokerRegistrationResponse(error_code=errors.DuplicateBrokerRegistrationError.code)
         lifecycle.take_answer(refused, 0.0)
-        registered(lifecycle)
+        answer_registration(lifecycle)
         assert lifecycle.state is BrokerState.RUNNING
         assert isinstance(lifecycle.next_question().request, BrokerHeartbeatRequest)
 
@@ -414,9 +419,16 @@ def answers_until_unfenced(world: World) -> int:
     world.processes = world.processes[-1:]
     for count in range(3 * MAX_ANSWERS):
         (process,) = world.processes
-        registered = world.controller.brokers.get(NODE)
-        is_current = registered is not None and registered.broker_epoch == process.lifecycle.broker_epoch
-        if is_current and registered is not None and not registered.is_fenced and not process.lifecycle.is_fenced:
+        answer_registration = world.controller.brokers.get(NODE)
+        is_current = (
+            answer_registration is not None and answer_registration.broker_epoch == process.lifecycle.broker_epoch
+        )
+        if (
+            is_current
+            and answer_registration is not None
+            and not answer_registration.is_fenced
+            and not process.lifecycle.is_fenced
+        ):
             return count
         world.step()
     return 3 * MAX_ANSWERS
@@ -471,7 +483,7 @@ def test_any_schedule_ends_with_one_running_broker_and_a_clean_stop(seed: int) -
 
 def serving() -> BrokerLifecycle:
     lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
-    for act in (registered, caught_up, ready, unfenced):
+    for act in (answer_registration, answer_caught_up, become_ready, answer_unfenced):
         act(lifecycle)
     return lifecycle
 
@@ -500,8 +512,8 @@ def test_a_failed_directory_is_in_all_heartbeats_from_then_on() -> None:
 
 def test_a_directory_that_fails_during_a_heartbeat_is_in_the_next_one_at_once() -> None:
     lifecycle = serving()
-    told, next_ms = beat(lifecycle, 100, failing=b"d" * 16)
-    assert (told, next_ms) == ([], 100)
+    reported, next_ms = beat(lifecycle, 100, failing=b"d" * 16)
+    assert (reported, next_ms) == ([], 100)
     assert lifecycle.has_unconfirmed_failure(101), "that answer did not know of it"
     assert beat(lifecycle, 110) == ([b"d" * 16], 110 + INTERVAL_MS)
     assert not lifecycle.has_unconfirmed_failure(1e9)

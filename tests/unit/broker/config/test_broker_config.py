@@ -142,7 +142,7 @@ def test_values_for_groups_beyond_their_bounds_are_refused(texts: dict[str, str]
         BrokerConfig(texts)
 
 
-def test_a_bound_without_its_value_is_accepted() -> None:
+def test_a_bound_may_be_set_without_the_value_it_bounds() -> None:
     assert BrokerConfig({"group.share.min.assignment.interval.ms": "500"}).get_int("group.share.max.size") == 200
 
 
@@ -279,7 +279,7 @@ def test_a_bad_dynamic_value_changes_nothing() -> None:
     assert config.get_int("max.connections") == 2**31 - 1
 
 
-def test_typed_access() -> None:
+def test_values_are_read_by_type() -> None:
     config = BrokerConfig({"controller.listener.names": "A, B", "broker.rack": "r"})
     assert config.get_list("controller.listener.names") == ["A", "B"]
     assert config.get_list("log.dirs") == []

@@ -55,7 +55,7 @@ def test_a_mistake_changes_nothing(logger: logging.Logger, texts: dict[str, str]
     assert logger_of("").name != "no.such"
 
 
-def test_to_validate_changes_nothing(logger: logging.Logger) -> None:
+def test_a_change_that_is_only_validated_changes_nothing(logger: logging.Logger) -> None:
     set_levels({NAME: "DEBUG"}, validate_only=True)
     assert logger.level == logging.NOTSET
 

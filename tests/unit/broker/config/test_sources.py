@@ -37,12 +37,12 @@ from tidelog.broker.config.sources import (
         ("a=x\\uD83C\\uDF4A", {"a": "x🍊"}),
     ],
 )
-def test_java_properties(text: str, expected: dict[str, str]) -> None:
+def test_properties_are_parsed_as_java_parses_them(text: str, expected: dict[str, str]) -> None:
     assert parse_properties(text) == expected
 
 
 @pytest.mark.parametrize("text", ["a=\\u12", "a=\\uzzzz"])
-def test_malformed_escape(text: str) -> None:
+def test_a_malformed_escape_is_refused(text: str) -> None:
     with pytest.raises(PropertiesError, match="hexadecimal"):
         parse_properties(text)
 
@@ -85,7 +85,7 @@ def test_other_variables_are_left_alone(variable: str) -> None:
     assert properties_from_environment({variable: "1"}) == {}
 
 
-def test_overrides() -> None:
+def test_overrides_are_split_at_the_first_equals_sign_and_later_ones_win() -> None:
     assert properties_from_overrides(["a=1", " b = x=y ", "a=2", "c="]) == {"a": "2", "b": "x=y", "c": ""}
 
 

@@ -37,7 +37,7 @@ def change(name: str, value: str | None, operation: Operation = Operation.SET) -
     return Change(name, operation, value)
 
 
-def one(admin: AdminBroker, kind: ResourceType, name: str, key: str) -> ConfigEntry:
+def described_entry(admin: AdminBroker, kind: ResourceType, name: str, key: str) -> ConfigEntry:
     (entry,) = admin.configs.describe(kind, name, {key})
     return entry
 
@@ -58,7 +58,7 @@ def test_a_value_tells_where_it_comes_from(tmp_path: Path) -> None:
     create_topic(admin, "orders", configs={"retention.ms": "5"})
     admin.configs.alter(BROKER, "", [change("log.retention.ms", "7")], False)
     admin.configs.alter(BROKER, "1", [change("log.retention.ms", "6")], False)
-    entry = one(admin, TOPIC, "orders", "retention.ms")
+    entry = described_entry(admin, TOPIC, "orders", "retention.ms")
     assert (entry.value, entry.source, entry.type, entry.read_only) == ("5", ConfigSource.DYNAMIC_TOPIC, 5, False)
     assert entry.synonyms == [
         ConfigSynonym("retention.ms", "5", ConfigSource.DYNAMIC_TOPIC),
@@ -81,7 +81,7 @@ def test_an_inherited_value_is_converted(
 ) -> None:
     admin = AdminBroker(tmp_path, texts)
     create_topic(admin, "orders")
-    entry = one(admin, TOPIC, "orders", "retention.ms")
+    entry = described_entry(admin, TOPIC, "orders", "retention.ms")
     assert (entry.value, entry.source) == (value, source)
 
 
@@ -158,16 +158,16 @@ def test_logs_get_the_values_in_force(tmp_path: Path) -> None:
 
 def test_a_broker_is_described(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path, {"max.connections": "10"})
-    entry = one(admin, BROKER, "1", "max.connections")
+    entry = described_entry(admin, BROKER, "1", "max.connections")
     assert (entry.value, entry.source, entry.read_only) == ("10", ConfigSource.STATIC_BROKER, False)
-    assert one(admin, BROKER, "1", "listeners").read_only
-    assert one(admin, BROKER, "1", "num.partitions").source is ConfigSource.DEFAULT
-    assert one(admin, BROKER, "1", "broker.rack").value is None
+    assert described_entry(admin, BROKER, "1", "listeners").read_only
+    assert described_entry(admin, BROKER, "1", "num.partitions").source is ConfigSource.DEFAULT
+    assert described_entry(admin, BROKER, "1", "broker.rack").value is None
 
 
 def test_a_brokers_time_has_its_coarser_units_as_synonyms(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path, {"log.retention.hours": "2"})
-    entry = one(admin, BROKER, "1", "log.retention.ms")
+    entry = described_entry(admin, BROKER, "1", "log.retention.ms")
     assert entry.value is None
     assert [(synonym.name, synonym.value) for synonym in entry.synonyms] == [
         ("log.retention.hours", "2"),
@@ -182,7 +182,7 @@ def test_dynamic_broker_configs_are_kept_over_a_restart(admin: AdminBroker) -> N
     assert admin.config.get_int("max.connections") == 11
     again = admin.reopen()
     assert again.config.get_int("max.connections") == 11
-    assert one(again, BROKER, "", "max.connections").value == "10"
+    assert described_entry(again, BROKER, "", "max.connections").value == "10"
     assert [entry.name for entry in again.configs.describe(BROKER, "")] == ["max.connections"]
     again.configs.alter(BROKER, "1", [change("max.connections", None, Operation.DELETE)], False)
     assert again.config.get_int("max.connections") == 10
@@ -225,7 +225,7 @@ def test_another_broker_cannot_be_described(admin: AdminBroker) -> None:
 def test_log_levels_are_described_and_set(admin: AdminBroker, caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("tests.admin.levels")
     caplog.set_level(logging.WARNING, logger.name)
-    entry = one(admin, LOGGER, "1", "tests.admin.levels")
+    entry = described_entry(admin, LOGGER, "1", "tests.admin.levels")
     assert (entry.value, entry.source) == ("WARN", ConfigSource.DYNAMIC_BROKER_LOGGER)
     admin.configs.alter(LOGGER, "1", [change("tests.admin.levels", "DEBUG")], True)
     assert logger.level == logging.WARNING
@@ -246,9 +246,9 @@ def test_bad_levels_are_refused(admin: AdminBroker, changes: list[Change]) -> No
 def test_group_configs_default_to_the_brokers(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path, {"group.consumer.session.timeout.ms": "50000"})
     key = "consumer.session.timeout.ms"
-    assert one(admin, GROUP, "g", key).value == "50000"
+    assert described_entry(admin, GROUP, "g", key).value == "50000"
     admin.configs.alter(GROUP, "g", [change(key, "46000")], False)
-    entry = one(admin.reopen(), GROUP, "g", key)
+    entry = described_entry(admin.reopen(), GROUP, "g", key)
     assert (entry.value, entry.source) == ("46000", ConfigSource.GROUP)
     assert entry.synonyms[-1] == ConfigSynonym(f"group.{key}", "50000", ConfigSource.DEFAULT)
 
@@ -264,7 +264,7 @@ def test_client_metrics_are_kept_and_deleted(admin: AdminBroker) -> None:
     admin.configs.alter(CLIENT_METRICS, "s", changes, False)
     again = admin.reopen()
     assert again.configs.resource_names(CLIENT_METRICS) == ["s"]
-    assert one(again, CLIENT_METRICS, "s", "interval.ms").value == "300000"
+    assert described_entry(again, CLIENT_METRICS, "s", "interval.ms").value == "300000"
     gone = [Change(item.name, Operation.DELETE, None) for item in changes]
     again.configs.alter(CLIENT_METRICS, "s", gone, False)
     assert again.configs.resource_names(CLIENT_METRICS) == []
@@ -302,14 +302,14 @@ def test_resources_are_listed_by_kind(admin: AdminBroker) -> None:
     assert names == {TOPIC: ["a", "b"], CLIENT_METRICS: [], GROUP: ["g"]}
 
 
-def test_there_are_no_other_kinds(admin: AdminBroker) -> None:
+def test_an_unknown_kind_of_resource_is_refused(admin: AdminBroker) -> None:
     with pytest.raises(InvalidRequestError):
         admin.configs.describe(99, "x")
     with pytest.raises(InvalidRequestError):
         admin.configs.alter(99, "x", [], False)
 
 
-def test_operations_by_number() -> None:
+def test_an_unknown_operation_is_refused() -> None:
     assert operation_of(3) is Operation.SUBTRACT
     with pytest.raises(InvalidRequestError):
         operation_of(9)
@@ -350,13 +350,13 @@ STORE = "listener.name.ssl.ssl.keystore.location"
 
 
 def test_stores_are_set_for_one_listener_of_one_broker(admin: AdminBroker) -> None:
-    for name, key, said in (
+    for name, key, message in (
         ("", STORE, "at default cluster level"),
         ("1", "ssl.keystore.location", "only per-listener using the listener prefix"),
         ("1", "listener.name.ssl.ssl.client.auth", "Unknown broker config name"),
         ("1", "listener.name.ssl.ssl.keystore.type.more", "Unknown broker config name"),
     ):
-        with pytest.raises((InvalidRequestError, InvalidConfigError), match=said):
+        with pytest.raises((InvalidRequestError, InvalidConfigError), match=message):
             admin.configs.alter(BROKER, name, [change(key, "x")], False)
     with pytest.raises(InvalidConfigError, match=r"ssl\.keystore\.type"):
         admin.configs.alter(BROKER, "1", [change("listener.name.ssl.ssl.keystore.type", "x")], False)
@@ -430,7 +430,7 @@ def test_a_key_of_kafkas_that_is_not_known_here_is_described_without_its_value(a
 def test_a_key_that_kafka_set_forbids_no_other_change(admin: AdminBroker, name: str) -> None:
     set_by_kafka(admin, name)
     admin.configs.alter(BROKER, name, [change("log.retention.ms", "7")], False)
-    assert one(admin, BROKER, name, "log.retention.ms").value == "7"
+    assert described_entry(admin, BROKER, name, "log.retention.ms").value == "7"
     with pytest.raises(InvalidConfigError, match=r"num\.io\.threads"):
         admin.configs.alter(BROKER, name, [change("num.io.threads", "17")], False)
     admin.configs.alter(BROKER, name, [change("num.io.threads", None, Operation.DELETE)], False)

@@ -42,7 +42,7 @@ def location_at(directory: Path, file_system: FileSystem | None = None) -> Metad
     return MetadataLocation(str(directory), DirectoryState(str(directory)), environment)
 
 
-def started(directory: Path, file_system: FileSystem | None = None) -> EmbeddedController:
+def start_controller(directory: Path, file_system: FileSystem | None = None) -> EmbeddedController:
     location = location_at(directory, file_system)
     controller = open_controller(location, NODE, ManualTime())
     controller.commit(activation_records(location, controller.image, NODE))
@@ -53,7 +53,7 @@ def config(value: str | None, name: str = "retention.ms") -> VersionedRecord:
     return VersionedRecord(records.ConfigRecord(resource_type=2, resource_name="orders", name=name, value=value))
 
 
-def changed(**fields: object) -> VersionedRecord:
+def partition_change(**fields: object) -> VersionedRecord:
     change = records.PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, **fields)  # type: ignore[arg-type]
     return VersionedRecord(change, 2)
 
@@ -73,17 +73,17 @@ def topic(partitions: int = 1, leader: int = NODE) -> list[VersionedRecord]:
 
 
 def test_a_restart_has_the_committed_image_and_a_later_epoch(tmp_path: Path) -> None:
-    first = started(tmp_path)
+    first = start_controller(tmp_path)
     first.commit([*topic(), config("5")])
     first.close()
-    again = started(tmp_path)
+    again = start_controller(tmp_path)
     assert again.image[3:] == first.image[3:]
     assert again.epoch == first.epoch + 1
     again.close()
 
 
 def test_publishers_see_each_change_in_the_order_they_subscribed(tmp_path: Path) -> None:
-    controller, seen = started(tmp_path), []
+    controller, seen = start_controller(tmp_path), []
 
     def publisher(name: str, delta: MetadataDelta, image: MetadataImage) -> None:
         seen.append((name, delta.configs.changed, image is controller.image))
@@ -97,7 +97,7 @@ def test_publishers_see_each_change_in_the_order_they_subscribed(tmp_path: Path)
 
 
 def test_records_that_contradict_the_image_change_nothing(tmp_path: Path) -> None:
-    controller = started(tmp_path)
+    controller = start_controller(tmp_path)
     before, end = controller.image, controller.end_offset
     with pytest.raises(CorruptMessageError):
         controller.commit([config("5"), VersionedRecord(records.RemoveTopicRecord(topic_id=TOPIC_ID))])
@@ -106,7 +106,7 @@ def test_records_that_contradict_the_image_change_nothing(tmp_path: Path) -> Non
 
 
 def test_records_that_exceed_one_batch_are_one_transaction(tmp_path: Path) -> None:
-    controller = started(tmp_path)
+    controller = start_controller(tmp_path)
     controller.commit(topic(RECORDS_PER_BATCH + 1))
     controller.close()
     loaded = read_metadata_log(OsFileSystem(), location_at(tmp_path).path)
@@ -120,9 +120,9 @@ def configs_at(directory: Path) -> dict[str, str]:
 
 
 def test_a_kill_within_a_transaction_takes_no_later_commit_along(tmp_path: Path) -> None:
-    controller = started(tmp_path)
+    controller = start_controller(tmp_path)
     controller._append([VersionedRecord(records.BeginTransactionRecord()), config("5")], 0)  # and it is killed
-    again = started(tmp_path)
+    again = start_controller(tmp_path)
     assert again.image.configs == {}
     again.commit([config("6", "segment.ms")])
     again.sync()  # and it is killed
@@ -150,7 +150,7 @@ class FullAfter:
 def test_a_transaction_that_cannot_be_appended_leaves_nothing(
     tmp_path: Path, refused: set[int], error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    controller = started(tmp_path)
+    controller = start_controller(tmp_path)
     before = controller.image
     monkeypatch.setattr(type(controller._log), "append", FullAfter(controller, refused, error), raising=True)
     with pytest.raises(error, match="no space left"):
@@ -164,7 +164,7 @@ def test_a_transaction_that_cannot_be_appended_leaves_nothing(
 def test_a_transaction_is_aborted_before_the_first_commit_with_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    controller = started(tmp_path)
+    controller = start_controller(tmp_path)
     controller.commit([config("5")])
     monkeypatch.setattr(type(controller._log), "append", FullAfter(controller, {2, 3, 4}), raising=True)
     with pytest.raises(KafkaStorageError, match="no space left"):
@@ -181,7 +181,7 @@ def test_a_transaction_is_aborted_before_the_first_commit_with_free_space(
 
 
 def test_a_start_with_a_full_disk_aborts_the_transaction_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    controller = started(tmp_path)
+    controller = start_controller(tmp_path)
     controller._append([VersionedRecord(records.BeginTransactionRecord()), config("5")], 0)  # and it is killed
     append = MetadataLog.append
 
@@ -189,7 +189,7 @@ def test_a_start_with_a_full_disk_aborts_the_transaction_later(tmp_path: Path, m
         raise LogStorageError("write", "segment", errno.ENOSPC)
 
     monkeypatch.setattr(MetadataLog, "append", refuse)
-    again = started(tmp_path)
+    again = start_controller(tmp_path)
     monkeypatch.setattr(MetadataLog, "append", append)
     again.commit([config("6", "segment.ms")])
     again.sync()
@@ -197,19 +197,19 @@ def test_a_start_with_a_full_disk_aborts_the_transaction_later(tmp_path: Path, m
 
 
 def test_deletions_are_remembered_until_they_are_finished(tmp_path: Path) -> None:
-    controller = started(tmp_path)
+    controller = start_controller(tmp_path)
     controller.commit(topic())
     controller.commit([VersionedRecord(records.RemoveTopicRecord(topic_id=TOPIC_ID))])
     controller.close()
-    again = started(tmp_path)
+    again = start_controller(tmp_path)
     assert again.deletions == {TOPIC_ID: "orders"}
     take_snapshot(again)
     again.close()
-    third = started(tmp_path)
+    third = start_controller(tmp_path)
     assert third.deletions == {TOPIC_ID: "orders"}
     third.commit([VersionedRecord(records.NoOpRecord(finished_deletions=[TOPIC_ID]))])
     third.close()
-    assert started(tmp_path).deletions == {}
+    assert start_controller(tmp_path).deletions == {}
 
 
 def take_snapshot(controller: EmbeddedController) -> None:
@@ -217,7 +217,7 @@ def take_snapshot(controller: EmbeddedController) -> None:
 
 
 def test_a_snapshot_takes_the_place_of_the_log_below_it(tmp_path: Path) -> None:
-    controller = started(tmp_path)
+    controller = start_controller(tmp_path)
     controller.commit([*topic(), config("5")])
     take_snapshot(controller)
     controller.commit([config("6")])
@@ -227,12 +227,12 @@ def test_a_snapshot_takes_the_place_of_the_log_below_it(tmp_path: Path) -> None:
     names = OsFileSystem().list_names(location_at(tmp_path).path)
     assert newest_snapshot(names) is not None
     assert len([name for name in names if name.endswith(".checkpoint")]) == 1
-    again = started(tmp_path)
+    again = start_controller(tmp_path)
     assert again.image[3:] == controller.image[3:]
     again.close()
 
 
-def user(name: str) -> VersionedRecord:
+def credential_record(name: str) -> VersionedRecord:
     credential = records.UserScramCredentialRecord(
         name=name, mechanism=1, salt=b"s", stored_key=b"k", server_key=b"k", iterations=4096
     )
@@ -241,14 +241,16 @@ def user(name: str) -> VersionedRecord:
 
 def test_a_removed_user_is_in_no_log_that_kafka_may_replay(tmp_path: Path) -> None:
     """If one replay removes a user of a mechanism, Kafka also loses users of that mechanism that stay."""
-    controller = started(tmp_path)
-    controller.commit([user("ann")])
+    controller = start_controller(tmp_path)
+    controller.commit([credential_record("ann")])
     assert not controller.take_snapshot()
     controller.commit([VersionedRecord(records.RemoveUserScramCredentialRecord(name="ann", mechanism=1))])
-    controller.commit([user("bob")])
+    controller.commit([credential_record("bob")])
     assert controller.take_snapshot()
     assert not controller.take_snapshot()
-    controller.commit([VersionedRecord(records.RemoveUserScramCredentialRecord(name="bob", mechanism=1)), user("cid")])
+    controller.commit(
+        [VersionedRecord(records.RemoveUserScramCredentialRecord(name="bob", mechanism=1)), credential_record("cid")]
+    )
     controller.close()
     location = location_at(tmp_path).path
     for name in OsFileSystem().list_names(location):
@@ -257,7 +259,7 @@ def test_a_removed_user_is_in_no_log_that_kafka_may_replay(tmp_path: Path) -> No
     assert [key for key, _ in read_metadata_log(OsFileSystem(), location).image.scram] == ["cid"]
 
 
-def level(name: str, number: int) -> VersionedRecord:
+def feature_level_record(name: str, number: int) -> VersionedRecord:
     return VersionedRecord(records.FeatureLevelRecord(name=name, feature_level=number))
 
 
@@ -266,22 +268,26 @@ REMOVAL = VersionedRecord(records.RemoveUserScramCredentialRecord(name="ann", me
 
 @pytest.mark.parametrize(
     ("before", "change"),
-    [([user("ann")], REMOVAL), ([], level("streams.version", 0)), ([], level("transaction.version", 1))],
+    [
+        ([credential_record("ann")], REMOVAL),
+        ([], feature_level_record("streams.version", 0)),
+        ([], feature_level_record("transaction.version", 1)),
+    ],
     ids=["user", "feature", "lower level"],
 )
 def test_a_log_that_kafka_may_not_replay_gets_a_snapshot_after_a_kill_too(
     tmp_path: Path, before: list[VersionedRecord], change: VersionedRecord
 ) -> None:
-    controller = started(tmp_path)
+    controller = start_controller(tmp_path)
     controller.commit(before)
     assert not controller.take_snapshot()
     controller.commit([change])
     controller.sync()  # and it is killed
-    again = started(tmp_path)
+    again = start_controller(tmp_path)
     assert again.take_snapshot()
     assert not again.take_snapshot()
     again.close()
-    third = started(tmp_path)
+    third = start_controller(tmp_path)
     assert third.image.features == again.image.features
     assert not third.take_snapshot()
     third.close()
@@ -289,8 +295,8 @@ def test_a_log_that_kafka_may_not_replay_gets_a_snapshot_after_a_kill_too(
 
 def test_a_snapshot_that_fails_is_still_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a log that Kafka may replay wrongly stays without a snapshot until it has grown by 20 MB."""
-    controller = started(tmp_path)
-    controller.commit([user("ann")])
+    controller = start_controller(tmp_path)
+    controller.commit([credential_record("ann")])
     controller.commit([REMOVAL])
     with monkeypatch.context() as patch:
         patch.setattr(MetadataLog, "write_snapshot", refuse_snapshot)
@@ -306,7 +312,7 @@ def refuse_snapshot(*_: object) -> NoReturn:
 
 def test_a_failed_sync_fails_all_later_commits(tmp_path: Path) -> None:
     disk = FaultyFileSystem(str(tmp_path))
-    controller = started(tmp_path, disk)
+    controller = start_controller(tmp_path, disk)
     controller.commit([config("5")])
     controller.commit([config("6")])
     disk.fail_at[len(disk.calls)] = 5
@@ -321,7 +327,7 @@ def test_a_failed_sync_fails_all_later_commits(tmp_path: Path) -> None:
 def test_a_sync_that_lacked_space_descriptors_or_permission_is_repeated(tmp_path: Path, code: int) -> None:
     """Any call before the sync itself may fail: nothing is lost by then."""
     disk = FaultyFileSystem(str(tmp_path))
-    controller = started(tmp_path, disk)
+    controller = start_controller(tmp_path, disk)
     begin = len(disk.calls)
     controller.sync()
     syncing = [operation for operation, _ in disk.calls[begin:]]
@@ -330,7 +336,7 @@ def test_a_sync_that_lacked_space_descriptors_or_permission_is_repeated(tmp_path
         directory = tmp_path / str(failing)
         directory.mkdir()
         disk = FaultyFileSystem(str(directory))
-        controller = started(directory, disk)
+        controller = start_controller(directory, disk)
         controller.commit([config("5")])
         disk.fail_at[len(disk.calls) + failing] = code
         with pytest.raises(KafkaStorageError):
@@ -338,16 +344,16 @@ def test_a_sync_that_lacked_space_descriptors_or_permission_is_repeated(tmp_path
         controller.commit([config("6")])
         controller.sync()
         disk.crash()
-        again = started(directory, disk)
+        again = start_controller(directory, disk)
         assert again.image.configs[2, "orders"]["retention.ms"] == "6"
         again.close()
 
 
 def test_this_node_is_elected_where_it_does_not_lead(tmp_path: Path) -> None:
-    controller = started(tmp_path)
+    controller = start_controller(tmp_path)
     controller.commit(topic(2, leader=-1))
     controller.close()
-    again = started(tmp_path)
+    again = start_controller(tmp_path)
     states = again.image.topics[TOPIC_ID].partitions
     assert [(state.leader, state.leader_epoch, state.isr) for state in states] == [(NODE, 1, (NODE,))] * 2
     again.close()
@@ -356,16 +362,16 @@ def test_this_node_is_elected_where_it_does_not_lead(tmp_path: Path) -> None:
 @pytest.mark.parametrize("has_elected", [False, True], ids=["stopped", "elected by a release that kept them"])
 def test_no_eligible_leader_replica_is_left_outside_the_isr(tmp_path: Path, has_elected: bool) -> None:
     """Kafka 4.3 leaves a stopped node in them, and says so as an error where it finds one in both."""
-    controller = started(tmp_path)
-    left = changed(leader=-1, isr=[], eligible_leader_replicas=[NODE], last_known_elr=[NODE])
-    controller.commit([*topic(), left, *([changed(leader=NODE, isr=[NODE])] if has_elected else [])])
+    controller = start_controller(tmp_path)
+    left = partition_change(leader=-1, isr=[], eligible_leader_replicas=[NODE], last_known_elr=[NODE])
+    controller.commit([*topic(), left, *([partition_change(leader=NODE, isr=[NODE])] if has_elected else [])])
     controller.close()
-    again = started(tmp_path)
+    again = start_controller(tmp_path)
     (state,) = again.image.topics[TOPIC_ID].partitions
     assert (state.leader, state.isr, state.elr, state.last_known_elr) == (NODE, (NODE,), (), ())
     end = again.end_offset
     again.close()
-    third = started(tmp_path)
+    third = start_controller(tmp_path)
     assert third.end_offset - end <= 1, "a leader's change alone: nothing is elected twice"
     third.close()
 
@@ -376,7 +382,7 @@ def test_any_order_of_commits_snapshots_and_restarts_keeps_all(
     steps: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.mktemp("metadata")
-    controller = started(directory)
+    controller = start_controller(directory)
     for number, step in enumerate(steps):
         if step == "commit":
             controller.commit([config(str(number), f"key{number % 3}")])
@@ -384,7 +390,7 @@ def test_any_order_of_commits_snapshots_and_restarts_keeps_all(
             take_snapshot(controller)
         else:
             controller.close()
-            controller = started(directory)
+            controller = start_controller(directory)
     expected = {f"key{number % 3}": str(number) for number, step in enumerate(steps) if step == "commit"}
     assert controller.image.configs.get((2, "orders"), {}) == expected
     controller.close()
@@ -395,7 +401,7 @@ def test_any_order_of_commits_snapshots_and_restarts_keeps_all(
 def test_voters_that_the_log_names_stay(steps: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = tmp_path_factory.mktemp("standalone")
     voters = format_standalone(directory, NODE)
-    controller = started(directory)
+    controller = start_controller(directory)
     for number, step in enumerate(steps):
         if step == "commit":
             controller.commit([config(str(number))])
@@ -403,14 +409,14 @@ def test_voters_that_the_log_names_stay(steps: list[str], tmp_path_factory: pyte
             take_snapshot(controller)
         else:
             controller.close()
-            controller = started(directory)
+            controller = start_controller(directory)
     controller.close()
     assert read_metadata_log(OsFileSystem(), location_at(directory).path).voters == voters
 
 
 def test_the_leader_change_record_has_the_version_that_kafka_reads(tmp_path: Path) -> None:
     format_standalone(tmp_path, NODE)
-    started(tmp_path).close()
+    start_controller(tmp_path).close()
     batches = read_batches(OsFileSystem(), f"{location_at(tmp_path).path}/{0:020d}.log")
     change = decode_control_record(next(next(batches).records()))
     assert isinstance(change, LeaderChangeMessage)
@@ -419,21 +425,21 @@ def test_the_leader_change_record_has_the_version_that_kafka_reads(tmp_path: Pat
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_the_quorum_state_keeps_its_version(tmp_path: Path, version: int) -> None:
-    started(tmp_path).close()
+    start_controller(tmp_path).close()
     location = location_at(tmp_path).path
     write_quorum_state(OsFileSystem(), location, QuorumState(NODE, 7, (NODE,) if not version else (), version=version))
-    started(tmp_path).close()
+    start_controller(tmp_path).close()
     expected = QuorumState(NODE, 8, (NODE,) if not version else (), version=version)
     assert read_quorum_state(OsFileSystem(), location) == expected
 
 
 def test_another_thread_may_sync_and_take_snapshots(tmp_path: Path) -> None:
-    controller = started(tmp_path)
+    controller = start_controller(tmp_path)
     controller.commit([*topic(), VersionedRecord(records.RemoveTopicRecord(topic_id=TOPIC_ID))])
     with ThreadPoolExecutor(1) as threads:
         threads.submit(controller.sync).result()
         assert threads.submit(controller.take_snapshot, 0).result()
     controller.close()
-    again = started(tmp_path)
+    again = start_controller(tmp_path)
     assert again.deletions == {TOPIC_ID: "orders"}
     again.close()

@@ -24,11 +24,11 @@ ERRORS = [
 ]
 
 
-def noting(told: list[str], name: str) -> Publisher:
-    return Publisher(name, lambda delta, image: told.append(name))
+def recording_publisher(called: list[str], name: str) -> Publisher:
+    return Publisher(name, lambda delta, image: called.append(name))
 
 
-def failing(name: str, error: BaseException) -> Publisher:
+def failing_publisher(name: str, error: BaseException) -> Publisher:
     def publish(delta: MetadataDelta, image: MetadataImage) -> None:
         raise error
 
@@ -40,14 +40,14 @@ def failing(name: str, error: BaseException) -> Publisher:
 def test_publishers_after_one_that_fails_are_called(
     caplog: pytest.LogCaptureFixture, error: Exception, place: int
 ) -> None:
-    told: list[str] = []
-    listed = [noting(told, "first"), noting(told, "second")]
-    listed.insert(place, failing("broken", error))
+    called: list[str] = []
+    listed = [recording_publisher(called, "first"), recording_publisher(called, "second")]
+    listed.insert(place, failing_publisher("broken", error))
     publishers = Publishers()
     for publisher in listed:
         publishers.subscribe(publisher)
     publishers.publish(MetadataDelta(EMPTY_IMAGE), IMAGE)
-    assert told == ["first", "second"]
+    assert called == ["first", "second"]
     assert publishers.errors_total == 1
     (logged,) = caplog.records
     assert (logged.levelno, logged.exc_info is not None) == (logging.ERROR, True)
@@ -57,7 +57,7 @@ def test_publishers_after_one_that_fails_are_called(
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
 def test_the_end_of_the_process_is_no_error(end: type[BaseException]) -> None:
     publishers = Publishers()
-    publishers.subscribe(failing("stopping", end()))
+    publishers.subscribe(failing_publisher("stopping", end()))
     with pytest.raises(end):
         publishers.publish(MetadataDelta(EMPTY_IMAGE), IMAGE)
     assert publishers.errors_total == 0

@@ -122,7 +122,7 @@ def test_auto_creation_of_a_topic_that_is_being_created_waits_for_it(admin: Admi
     assert admin.metadata.topics["orders"] == first.done.result()
 
 
-def test_to_validate_commits_nothing(admin: AdminBroker, steps: Steps) -> None:
+def test_a_creation_that_is_only_validated_commits_nothing(admin: AdminBroker, steps: Steps) -> None:
     change = admin.topics.changes.create(NewTopic("orders", 3, validate_only=True))
     assert change.done.result().partition_count == 3
     assert admin.controller.image.topic_by_name("orders") is None
@@ -140,7 +140,9 @@ def test_a_topic_whose_logs_cannot_be_created_is_removed_again(admin: AdminBroke
     assert admin.topics.changes.create(NewTopic("orders")).done.result().name == "orders"
 
 
-def test_a_failed_sync_fails_all_it_was_for(admin: AdminBroker, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_fails_all_changes_that_wait_for_it(
+    admin: AdminBroker, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
     create_topic(admin, "old")
 
     def fail() -> None:
@@ -280,7 +282,7 @@ def test_a_refused_change_raises_at_once(admin: AdminBroker, steps: Steps) -> No
     assert not steps.waiting
 
 
-def test_to_validate_more_partitions_commits_nothing(admin: AdminBroker, steps: Steps) -> None:
+def test_partitions_that_are_only_validated_commit_nothing(admin: AdminBroker, steps: Steps) -> None:
     before = create_topic(admin, "orders", 2)
     assert admin.topics.changes.widen("orders", 3, validate_only=True).result().partition_count == 3
     assert admin.metadata.topics["orders"] == admin.reopen().metadata.topics["orders"] == before

@@ -120,7 +120,7 @@ def test_the_spelling_of_a_virtual_topic_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["a", "a" * 249, "A-b_c.9", "...", "a...b", "...key.1", "t...keys.1", "__consumer_offsets"]
 )
-def test_good_names_pass(name: str) -> None:
+def test_valid_names_are_accepted(name: str) -> None:
     validate_topic_name(name)
 
 
@@ -170,7 +170,9 @@ def test_adding_partitions_can_be_only_validated(admin: AdminBroker) -> None:
         ("other", 5, UnknownTopicOrPartitionError),
     ],
 )
-def test_partitions_that_cannot_be_added(admin: AdminBroker, name: str, count: int, error: type[KafkaError]) -> None:
+def test_wrong_numbers_of_partitions_are_refused(
+    admin: AdminBroker, name: str, count: int, error: type[KafkaError]
+) -> None:
     create_topic(admin, "orders", 2)
     with pytest.raises(error):
         admin.topics.changes.widen(name, count)
@@ -226,7 +228,7 @@ def test_a_topic_and_its_partitions_and_configs_are_records(admin: AdminBroker) 
     assert again.controller.image.topics == metadata.topics
 
 
-def test_collision_key() -> None:
+def test_dots_and_underscores_collide_and_hyphens_do_not() -> None:
     assert collision_key("a.b_c") == collision_key("a_b.c")
     assert collision_key("a.b") != collision_key("a-b")
 

@@ -46,7 +46,7 @@ def word_count(epoch: int = 0) -> Topology:
 
 
 class StreamsWorld(DataBroker):
-    """``restarted`` is what a kill leaves: the same directory, nothing else."""
+    """The parts of a broker with streams groups. ``restarted`` starts new parts on its directory, as after a kill."""
 
     def __init__(self, directory: Path, texts: Mapping[str, str] | None = None) -> None:
         self.texts = {"offsets.topic.num.partitions": "1", **(texts or {})}
@@ -62,7 +62,7 @@ class StreamsWorld(DataBroker):
             world.loop.run_soon()
         return world
 
-    def passes(self, milliseconds: float) -> None:
+    def advance(self, milliseconds: float) -> None:
         """Advance the time, and a little more: timers never fire early."""
         self.loop.advance(milliseconds + 5)
         for _ in range(20):
@@ -118,14 +118,14 @@ class Member:
                 self.tasks = (answer.active_tasks, answer.standby_tasks)
         return answer
 
-    def holds(self) -> StreamsGroupHeartbeatResponse:
+    def confirm_tasks(self) -> StreamsGroupHeartbeatResponse:
         """Send a heartbeat that names the tasks of the last response as owned."""
         active, standby = (
             [TaskIds(subtopology_id=t.subtopology_id, partitions=t.partitions) for t in role] for role in self.tasks
         )
         return self.beat(active_tasks=active, standby_tasks=standby, warmup_tasks=[])
 
-    def has(self) -> tuple[set[str], set[str]]:
+    def assigned_tasks(self) -> tuple[set[str], set[str]]:
         """Return active and standby tasks, as ``subtopology_partition``."""
         active, standby = (
             {f"{tasks.subtopology_id}_{index}" for tasks in role for index in tasks.partitions} for role in self.tasks

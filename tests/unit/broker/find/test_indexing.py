@@ -60,7 +60,7 @@ def lag_metrics(data: DataBroker) -> list[float]:
 
 
 class DiesOnce:
-    """A mistake of ours, or no memory, at the first step."""
+    """``LogIndexer.step``, whose first call raises MemoryError and sets ``died``."""
 
     def __init__(self) -> None:
         self.step = LogIndexer.step

@@ -149,7 +149,7 @@ def test_a_cursor_of_a_topic_deleted_meanwhile_continues_after_it(admin: AdminBr
     assert [topic.name for topic in response.topics] == ["c"]
 
 
-def test_a_cursor_beyond_the_last_partition(admin: AdminBroker) -> None:
+def test_a_cursor_beyond_the_last_partition_gets_no_partitions(admin: AdminBroker) -> None:
     create_topic(admin, "a", 1)
     request = DescribeTopicPartitionsRequest(cursor=Cursor(topic_name="a", partition_index=5))
     response = drive(admin.broker, request, DescribeTopicPartitionsResponse)
@@ -185,7 +185,7 @@ def test_an_election_everywhere_finds_nothing_to_do(admin: AdminBroker) -> None:
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_a_partition_can_only_stay(admin: AdminBroker, version: int) -> None:
+def test_a_partition_can_be_reassigned_to_this_broker_only(admin: AdminBroker, version: int) -> None:
     create_topic(admin, "a", 1)
     asked: list[tuple[int, list[int] | None]] = [(0, [1]), (0, None), (0, [2]), (0, []), (1, [1])]
     topic = ReassignableTopic(

@@ -118,13 +118,13 @@ def begin_wait(data: DataBroker, topics: list[FetchTopic]) -> Steps[Any]:
     return steps
 
 
-def all_of(topic: str, count: int) -> FetchTopic:
+def all_partitions_of(topic: str, count: int) -> FetchTopic:
     asked = [FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1000) for n in range(count)]
     return FetchTopic(topic=topic, partitions=asked)
 
 
-def steps_before_wait(data: DataBroker) -> int:
-    steps = begin_wait(data, [all_of("many", MANY_TARGETS + 1)])
+def count_steps_before_wait(data: DataBroker) -> int:
+    steps = begin_wait(data, [all_partitions_of("many", MANY_TARGETS + 1)])
     count = next(number for number, waiting in enumerate(steps) if waiting is not None and not waiting.done)
     steps.close()
     return count
@@ -143,12 +143,12 @@ def answer_without_clock(data: DataBroker, steps: Steps[Any]) -> FetchResponse:
 def test_an_append_between_two_steps_is_answered_without_a_wait(data: DataBroker) -> None:
     """Also one to a partition that the fetch has read already: the fetch waited until another partition changed."""
     create_topic(data, "many", MANY_TARGETS + 1)
-    last = steps_before_wait(data)
+    last = count_steps_before_wait(data)
     assert last > MANY_TARGETS
     for number in range(last + 1):
         topic = f"t{number}"
         create_topic(data, topic, MANY_TARGETS + 1)
-        steps = begin_wait(data, [all_of(topic, MANY_TARGETS + 1)])
+        steps = begin_wait(data, [all_partitions_of(topic, MANY_TARGETS + 1)])
         for _ in range(number):
             next(steps)
         data.append(topic, b"new", partition=MOVED)
@@ -159,10 +159,10 @@ def test_an_append_between_two_steps_is_answered_without_a_wait(data: DataBroker
 
 def test_a_topic_deleted_between_two_steps_has_an_error(data: DataBroker) -> None:
     create_topic(data, "many", MANY_TARGETS + 1)
-    last = steps_before_wait(data)
+    last = count_steps_before_wait(data)
     for number in range(last + 1):
         create_topic(data, "gone", 1)
-        steps = begin_wait(data, [all_of("many", MANY_TARGETS + 1), all_of("gone", 1)])
+        steps = begin_wait(data, [all_partitions_of("many", MANY_TARGETS + 1), all_partitions_of("gone", 1)])
         for _ in range(number):
             next(steps)
         delete_topic(data, "gone")
@@ -174,6 +174,6 @@ def test_a_topic_deleted_between_two_steps_has_an_error(data: DataBroker) -> Non
 def test_a_fetch_that_is_answered_leaves_nothing_in_the_purgatory(data: DataBroker) -> None:
     create_topic(data, "many", MANY_TARGETS + 1)
     data.append("many", b"there")
-    response_of(begin_wait(data, [all_of("many", MANY_TARGETS + 1)]))
-    begin_wait(data, [all_of("many", MANY_TARGETS + 1)]).close()
+    response_of(begin_wait(data, [all_partitions_of("many", MANY_TARGETS + 1)]))
+    begin_wait(data, [all_partitions_of("many", MANY_TARGETS + 1)]).close()
     assert len(data.purgatory) == 0

@@ -56,7 +56,7 @@ def test_a_topic_is_described_by_name(admin: AdminBroker, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", ALL_VERSIONS)
-def test_all_topics(admin: AdminBroker, version: int) -> None:
+def test_null_or_in_version_0_an_empty_list_asks_for_all_topics(admin: AdminBroker, version: int) -> None:
     create_topic(admin, "a")
     admin.topics.ensure_internal_topic("__consumer_offsets")
     request = MetadataRequest(topics=[] if version == 0 else None)
@@ -168,7 +168,7 @@ def test_without_an_advertised_host_responses_have_the_address_that_the_client_r
     assert (node.host, node.port) == ("10.0.0.5", 443)
 
 
-def test_an_error_for_the_whole_answer() -> None:
+def test_an_error_of_the_whole_request_is_in_each_topic() -> None:
     from tidelog.broker.handlers import metadata
 
     request = MetadataRequest(topics=[MetadataRequestTopic(name="a")])

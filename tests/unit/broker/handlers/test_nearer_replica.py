@@ -88,7 +88,7 @@ def test_the_replica_of_the_rack_that_is_furthest_is_named(node: ReplicatedBroke
 
 
 @pytest.mark.parametrize("rack", ["", "a", "elsewhere"])
-def test_others_are_served_by_the_leader(node: ReplicatedBroker, rack: str) -> None:
+def test_consumers_without_a_replica_in_their_rack_are_served_by_the_leader(node: ReplicatedBroker, rack: str) -> None:
     commit(node, (2, 3), (3, 3))
     data = ask(node, rack)
     assert data.preferred_read_replica == -1
@@ -151,11 +151,11 @@ def test_produce_names_the_leader_that_was_missed(node: ReplicatedBroker, versio
     topic = TopicProduceData(name="t", topic_id=node.partition.topic_id, partition_data=[data])
     answer = produce(node.broker, node.context(version), ProduceRequest(acks=1, topic_data=[topic]))
     assert isinstance(answer, ProduceResponse)
-    told = ProduceResponse.decode(memoryview(answer.encode(version)), version)
-    (one,) = told.responses[0].partition_responses
+    response = ProduceResponse.decode(memoryview(answer.encode(version)), version)
+    (one,) = response.responses[0].partition_responses
     assert one.error_code == errors.NotLeaderOrFollowerError.code
     expected = [(2, "host-2")] if version >= 10 else []
-    assert [(each.node_id, each.host) for each in told.node_endpoints] == expected
+    assert [(each.node_id, each.host) for each in response.node_endpoints] == expected
     assert (one.current_leader.leader_id, one.current_leader.leader_epoch) == ((2, 6) if version >= 10 else (-1, -1))
 
 

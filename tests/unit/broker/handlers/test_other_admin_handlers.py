@@ -116,8 +116,8 @@ def test_without_authentication_there_are_no_tokens(admin: AdminBroker) -> None:
     code = DelegationTokenRequestNotAllowedError.code
     for version in range(4):
         made = drive(admin.broker, CreateDelegationTokenRequest(), CreateDelegationTokenResponse, version)
-        told = drive(admin.broker, DescribeDelegationTokenRequest(), DescribeDelegationTokenResponse, version)
-        assert (made.error_code, told.error_code) == (code, code)
+        described = drive(admin.broker, DescribeDelegationTokenRequest(), DescribeDelegationTokenResponse, version)
+        assert (made.error_code, described.error_code) == (code, code)
     for version in range(3):
         kept = drive(admin.broker, RenewDelegationTokenRequest(), RenewDelegationTokenResponse, version)
         gone = drive(admin.broker, ExpireDelegationTokenRequest(), ExpireDelegationTokenResponse, version)
@@ -170,7 +170,7 @@ def test_scram_keys_are_those_of_rfc_7677(admin: AdminBroker) -> None:
     assert base64.b64encode(credential.server_key) == b"wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="
 
 
-def test_bad_scram_changes(admin: AdminBroker) -> None:
+def test_bad_scram_changes_are_refused_one_by_one(admin: AdminBroker) -> None:
     deletions = [ScramCredentialDeletion(name="nobody", mechanism=1)]
     upsertions = [upsert("few", iterations=1), upsert("many", iterations=99999), upsert(""), upsert("odd", 9)]
     assert alter_scram(admin, deletions, [*upsertions, upsert("twice"), upsert("twice")]) == {
@@ -213,7 +213,7 @@ def test_users_without_credentials_are_reported(admin: AdminBroker) -> None:
     assert codes == {"nobody": ResourceNotFoundError.code, "twice": DuplicateResourceError.code}
 
 
-def test_scram_errors_for_whole_requests() -> None:
+def test_an_error_of_a_whole_scram_request_names_its_users() -> None:
     from tidelog.broker.handlers import alter_user_scram_credentials, describe_user_scram_credentials
 
     request = AlterUserScramCredentialsRequest(upsertions=[upsert("ann")])
@@ -351,7 +351,9 @@ def test_a_refused_quota_says_which_values_are_allowed(
         ([("ip", 2, None), ("user", 2, None)], InvalidRequestError.code),
     ],
 )
-def test_bad_quota_filters(admin: AdminBroker, components: list[tuple[str, int, str | None]], code: int) -> None:
+def test_bad_quota_filters_are_refused(
+    admin: AdminBroker, components: list[tuple[str, int, str | None]], code: int
+) -> None:
     request = describe_quotas.DescribeClientQuotasRequest(
         components=[
             describe_quotas.ComponentData(entity_type=kind, match_type=match_type, match=match)
@@ -421,7 +423,7 @@ def test_feature_updates_can_be_only_validated(admin: AdminBroker) -> None:
 
 
 @pytest.mark.parametrize(("level", "kind"), [(1, 2), (99, 1), (25, 2), (25, 7)])
-def test_bad_feature_updates(admin: AdminBroker, level: int, kind: int) -> None:
+def test_bad_feature_updates_are_refused(admin: AdminBroker, level: int, kind: int) -> None:
     assert update(admin, ("metadata.version", 20, 2)).error_code == 0
     assert update(admin, ("metadata.version", level, kind)).error_code != 0
 

@@ -128,14 +128,14 @@ class Client:
         for followed in gone:
             self.known.pop(followed, None)
         self.go_on(response)
-        told = self.parts(response)
-        assert told.keys() <= self.wanted.keys()
-        self.take(told)
+        received = self.parts(response)
+        assert received.keys() <= self.wanted.keys()
+        self.take(received)
         if max_bytes == MUCH:
             alone = {f: (p.error_code, p.high_watermark, p.log_start_offset) for f, p in self.parts(expected).items()}
             assert self.known == alone
             for followed, part in self.parts(expected).items():
-                got = told.get(followed)
+                got = received.get(followed)
                 assert not part.error_code or got is not None
                 if read[followed][1] >= MUCH:  # of others, the first in the session's order is told a batch
                     assert content(part) == content(got)
@@ -150,8 +150,8 @@ class Client:
             assert response.session_id == self.session_id
             self.epoch = 1 if self.epoch == LARGEST_EPOCH else self.epoch + 1
 
-    def take(self, told: dict[Followed, PartitionData]) -> None:
-        for followed, part in told.items():
+    def take(self, received: dict[Followed, PartitionData]) -> None:
+        for followed, part in received.items():
             self.known[followed] = (part.error_code, part.high_watermark, part.log_start_offset)
             offset, max_bytes = self.wanted[followed]
             if part.error_code == 0:

@@ -57,7 +57,7 @@ def topic(name: str = "orders", partitions: int = 3, replicas: int = 1, **config
     )
 
 
-def assigned(*replicas: tuple[int, list[int]], partitions: int = -1) -> CreatableTopic:
+def topic_with_assignment(*replicas: tuple[int, list[int]], partitions: int = -1) -> CreatableTopic:
     made = topic(partitions=partitions, replicas=-1)
     made.assignments = [CreatableReplicaAssignment(partition_index=index, broker_ids=ids) for index, ids in replicas]
     return made
@@ -120,12 +120,12 @@ def test_validate_only_creates_nothing(admin: AdminBroker) -> None:
         (topic(replicas=3), InvalidReplicationFactorError),
         (topic(what="1"), InvalidConfigError),
         (topic(retention_ms=None), InvalidConfigError),
-        (assigned((0, [1]), partitions=1), InvalidRequestError),
-        (assigned((0, [1]), (0, [1])), InvalidReplicaAssignmentError),
-        (assigned((0, [1]), (2, [1])), InvalidReplicaAssignmentError),
-        (assigned((0, [])), InvalidReplicaAssignmentError),
-        (assigned((0, [2])), InvalidReplicaAssignmentError),
-        (assigned((0, [1, 1])), InvalidReplicaAssignmentError),
+        (topic_with_assignment((0, [1]), partitions=1), InvalidRequestError),
+        (topic_with_assignment((0, [1]), (0, [1])), InvalidReplicaAssignmentError),
+        (topic_with_assignment((0, [1]), (2, [1])), InvalidReplicaAssignmentError),
+        (topic_with_assignment((0, [])), InvalidReplicaAssignmentError),
+        (topic_with_assignment((0, [2])), InvalidReplicaAssignmentError),
+        (topic_with_assignment((0, [1, 1])), InvalidReplicaAssignmentError),
     ],
 )
 @pytest.mark.parametrize("version", [0, 4, 5, 7])
@@ -141,7 +141,7 @@ def test_one_that_fails_does_not_hold_up_the_others(
 
 
 def test_a_manual_assignment_to_this_broker_is_accepted(admin: AdminBroker) -> None:
-    (result,) = create(admin, assigned((1, [1]), (0, [1])))
+    (result,) = create(admin, topic_with_assignment((1, [1]), (0, [1])))
     assert (result.error_code, result.num_partitions) == (0, 2)
 
 

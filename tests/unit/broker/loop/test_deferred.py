@@ -63,11 +63,11 @@ def test_the_error_of_a_callback_is_given_to_its_refuse() -> None:
     def fail(_: object) -> None:
         raise MemoryError
 
-    deferred, told = Deferred[int](), list[Exception]()
+    deferred, errors = Deferred[int](), list[Exception]()
     deferred.on_done(fail, fail)
-    deferred.on_done(fail, told.append)
+    deferred.on_done(fail, errors.append)
     deferred.complete(1)
-    assert isinstance(told[0], MemoryError)
+    assert isinstance(errors[0], MemoryError)
 
 
 def test_refuse_runs_callbacks_that_an_interrupted_complete_left(monkeypatch: pytest.MonkeyPatch) -> None:

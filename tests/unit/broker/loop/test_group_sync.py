@@ -90,7 +90,7 @@ def _assert_synced(log: Log, end: int) -> None:
     assert log.synced >= end
 
 
-def test_one_that_fails_in_its_turn_does_not_keep_the_others() -> None:
+def test_a_callback_that_fails_does_not_keep_other_appends_from_settling() -> None:
     log = Log()
     first = log.append()
     rest = [log.append() for _ in range(2 * SETTLED_PER_TURN)]
@@ -107,7 +107,7 @@ def test_one_that_fails_in_its_turn_does_not_keep_the_others() -> None:
     assert all(deferred.has_value for deferred in rest)
 
 
-def test_many_are_settled_in_several_turns() -> None:
+def test_many_appends_are_settled_in_several_turns() -> None:
     log = Log()
     log.append()
     rest = [log.append() for _ in range(SETTLED_PER_TURN + 1)]
@@ -118,7 +118,7 @@ def test_many_are_settled_in_several_turns() -> None:
     assert all(deferred.has_value for deferred in rest)
 
 
-def test_a_sync_that_cannot_begin_keeps_those_of_the_last_one_from_nothing() -> None:
+def test_appends_of_the_last_sync_are_settled_although_the_next_sync_cannot_begin() -> None:
     log = Log()
     faults: list[Exception] = []
 

@@ -158,7 +158,7 @@ async def test_a_log_that_fails_is_told_as_lost_until_it_is_served_again(monkeyp
     task = asyncio.ensure_future(world.report())
     await let_run()
     assert world.controller.asked == []
-    for change, shown, told in (
+    for change, shown, reported in (
         (world.out_of_service.add, images[0], LOST_DIRECTORY),
         (world.out_of_service.discard, images[1], SECOND),
     ):
@@ -166,7 +166,7 @@ async def test_a_log_that_fails_is_told_as_lost_until_it_is_served_again(monkeyp
         world.quorum.image = shown
         world.logs.environment.service_changes.append(partition)
         await let_run()
-        assert [one.id for one in world.controller.asked[-1].directories] == [told]
+        assert [one.id for one in world.controller.asked[-1].directories] == [reported]
     task.cancel()
 
 

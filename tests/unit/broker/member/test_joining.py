@@ -215,11 +215,11 @@ def test_a_member_refuses_to_commit_metadata_itself() -> None:
 )
 def test_a_quorum_with_fewer_records_is_detected(epoch: int, offset: int, is_enough: bool) -> None:
     quorum = EMPTY_IMAGE._replace(epoch=epoch, offset=offset)
-    told = MetadataPosition(5, 100).shortfall(quorum)
-    assert (told == "") is is_enough
+    shortfall = MetadataPosition(5, 100).shortfall(quorum)
+    assert (shortfall == "") is is_enough
     if not is_enough:
-        assert "up to offset 100 of epoch 5" in told
-        assert f"offset {offset} of epoch {epoch}" in told
+        assert "up to offset 100 of epoch 5" in shortfall
+        assert f"offset {offset} of epoch {epoch}" in shortfall
 
 
 def test_the_position_in_the_metadata_outlives_the_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

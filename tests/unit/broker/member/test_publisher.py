@@ -40,7 +40,7 @@ class Parts:
 
     def __init__(self, image: MetadataImage, executor: ThreadPoolExecutor) -> None:
         self.broken: tuple[str, str] | None = None
-        self.told: list[tuple[str, str]] = []
+        self.steps_done: list[tuple[str, str]] = []
         self.made: list[int] = []
         """Partitions that were created."""
         self.shared: list[list[str]] = []
@@ -70,13 +70,13 @@ class Parts:
         """Record a step, or let it fail."""
         if self.broken == (step, topic.name):
             raise RuntimeError(step)
-        self.told.append((step, topic.name))
+        self.steps_done.append((step, topic.name))
 
     def step(self, name: str) -> Callable[..., None]:
         return lambda topic, *_: self.note(name, topic)
 
     async def share_out(self) -> None:
-        self.shared.append([step for step, _ in self.told])
+        self.shared.append([step for step, _ in self.steps_done])
 
     def work(self, name: str, topic: TopicImage) -> Callable[[], None]:
         return lambda: self.note(name, topic)
@@ -96,7 +96,7 @@ def id_of(name: str) -> bytes:
     return name.encode().ljust(16)
 
 
-def coming(name: str, partitions: int = 1, replicas: Sequence[int] = (NODE,)) -> list[Message]:
+def creation_records(name: str, partitions: int = 1, replicas: Sequence[int] = (NODE,)) -> list[Message]:
     topic_id, ids = id_of(name), list(replicas)
     return [
         records.TopicRecord(name=name, topic_id=topic_id),
@@ -115,8 +115,8 @@ async def publish_with_one_broken(step: str, changes: Callable[[str], list[Messa
     with ThreadPoolExecutor(1) as executor:
         parts = Parts(EMPTY_IMAGE, executor)
         if is_there:
-            await parts.publish(*(record for name in NAMES for record in coming(name)))
-            parts.told.clear()
+            await parts.publish(*(record for name in NAMES for record in creation_records(name)))
+            parts.steps_done.clear()
             parts.shared.clear()
         parts.broken = step, "second"
         broker = records.RegisterBrokerRecord(broker_id=2, broker_epoch=1)
@@ -127,7 +127,7 @@ async def publish_with_one_broken(step: str, changes: Callable[[str], list[Messa
 @pytest.mark.parametrize(
     ("step", "steps", "changes"),
     [
-        *((step, COMING, coming) for step in COMING),
+        *((step, COMING, creation_records) for step in COMING),
         *((step, CHANGING, lambda name: [config(name)]) for step in CHANGING),
         *((step, GOING, lambda name: [records.RemoveTopicRecord(topic_id=id_of(name))]) for step in GOING),
     ],
@@ -137,8 +137,8 @@ def test_a_topic_that_fails_keeps_no_other_from_its_change(
 ) -> None:
     parts = asyncio.run(publish_with_one_broken(step, changes, is_there=steps is not COMING))
     for name in ("first", "third"):
-        assert [told for told, topic in parts.told if topic == name] == steps
-    assert [told for told, topic in parts.told if topic == "second"] == steps[: steps.index(step)]
+        assert [done for done, topic in parts.steps_done if topic == name] == steps
+    assert [done for done, topic in parts.steps_done if topic == "second"] == steps[: steps.index(step)]
     assert parts.brokers_told == 1
     assert parts.controller.publishers.errors_total == 1
 
@@ -146,7 +146,7 @@ def test_a_topic_that_fails_keeps_no_other_from_its_change(
 @pytest.mark.parametrize(
     ("changes", "noted", "is_there"),
     [
-        (coming, COMING[:3], False),
+        (creation_records, COMING[:3], False),
         (lambda name: [config(name)], CHANGING[:2], True),
         (lambda name: [records.RemoveTopicRecord(topic_id=id_of(name))], GOING[:1], True),
     ],
@@ -163,14 +163,14 @@ def test_a_topic_that_failed_once_is_taken_over_with_its_next_change() -> None:
         with ThreadPoolExecutor(1) as executor:
             parts = Parts(EMPTY_IMAGE, executor)
             parts.broken = "make_logs", "second"
-            await parts.publish(*coming("second"))
+            await parts.publish(*creation_records("second"))
             assert "second" not in parts.metadata.topics
             parts.broken = None
             await parts.publish(config("second"))
         return parts
 
     parts = asyncio.run(go())
-    assert parts.told == [(step, "second") for step in COMING]
+    assert parts.steps_done == [(step, "second") for step in COMING]
     assert parts.metadata.topics["second"].configs == {"retention.ms": "5"}
 
 
@@ -182,15 +182,15 @@ def test_a_heartbeat_gets_its_turn_during_an_image_of_many_partitions(topics: in
     async def go() -> list[int]:
         with ThreadPoolExecutor(1) as executor:
             parts = Parts(EMPTY_IMAGE, executor)
-            await parts.publish(*(record for name in names for record in coming(name, partitions)))
-            parts.told.clear()
+            await parts.publish(*(record for name in names for record in creation_records(name, partitions)))
+            parts.steps_done.clear()
             publishing = asyncio.create_task(parts.publish(*map(config, names)))
             done = []
             while not publishing.done():
-                done.append(len(parts.told))
+                done.append(len(parts.steps_done))
                 await asyncio.sleep(0)
-        assert len(parts.told) == len(CHANGING) * topics
-        return [after - before for before, after in itertools.pairwise([*done, len(parts.told)])]
+        assert len(parts.steps_done) == len(CHANGING) * topics
+        return [after - before for before, after in itertools.pairwise([*done, len(parts.steps_done)])]
 
     steps = asyncio.run(go())
     assert max(steps) * partitions <= len(CHANGING) * (PARTITIONS_PER_TURN + partitions)
@@ -202,7 +202,7 @@ def test_the_partitions_of_a_large_topic_are_created_in_turns() -> None:
     async def go() -> tuple[Parts, list[int]]:
         with ThreadPoolExecutor(1) as executor:
             parts = Parts(EMPTY_IMAGE, executor)
-            publishing = asyncio.create_task(parts.publish(*coming("big", count, replicas=(NODE, 2))))
+            publishing = asyncio.create_task(parts.publish(*creation_records("big", count, replicas=(NODE, 2))))
             made = []
             while not publishing.done():
                 made.append(len(parts.made))
@@ -212,7 +212,7 @@ def test_the_partitions_of_a_large_topic_are_created_in_turns() -> None:
     parts, made = asyncio.run(go())
     assert parts.made == list(range(count))
     assert max(after - before for before, after in itertools.pairwise(made)) == PARTITIONS_PER_TURN
-    assert [step for step, _ in parts.told] == COMING
+    assert [step for step, _ in parts.steps_done] == COMING
 
 
 # ---- the logs of a start

@@ -38,7 +38,7 @@ class Controllers:
 
 def create(controllers: Controllers, *names: str) -> list[str]:
     """Let the topics be created, once for each time they are named; return those whose creation was logged."""
-    told: list[str] = []
+    logged: list[str] = []
 
     async def run() -> None:
         tasks: list[asyncio.Task[None]] = []
@@ -49,15 +49,15 @@ def create(controllers: Controllers, *names: str) -> list[str]:
         quorum: Any = SimpleNamespace(address=None)
         creation = TopicCreation(BrokerConfig({}), controllers, quorum, start)  # type: ignore[arg-type]
         for name in names:
-            creation.create(NewTopic(name), lambda name=name: told.append(name))  # type: ignore[misc]
+            creation.create(NewTopic(name), lambda name=name: logged.append(name))  # type: ignore[misc]
         await asyncio.gather(*tasks)
 
     asyncio.run(run())
-    return told
+    return logged
 
 
 @pytest.mark.parametrize(
-    ("codes", "told"),
+    ("codes", "logged"),
     [
         ((0,), ["orders"]),
         ((NotControllerError.code, GONE, 0), ["orders"]),
@@ -66,11 +66,11 @@ def create(controllers: Controllers, *names: str) -> list[str]:
     ],
 )
 def test_a_creation_has_its_audit_line_once_a_controller_has_made_it(
-    monkeypatch: pytest.MonkeyPatch, codes: tuple[int, ...], told: list[str]
+    monkeypatch: pytest.MonkeyPatch, codes: tuple[int, ...], logged: list[str]
 ) -> None:
     monkeypatch.setattr(topics, "RETRY_S", 0)
     controllers = Controllers(*codes)
-    assert create(controllers, "orders") == told
+    assert create(controllers, "orders") == logged
     assert controllers.asked == ["orders"] * len(codes)
 
 

@@ -91,7 +91,7 @@ class World:
         return connection
 
     def ask(self, frame: bytes | memoryview, client: int = -1) -> bytes | None:
-        """Return the bytes of the answer, which has a length unless it is an echo; None: none so far; b"": closed."""
+        """Return the answer, with its length unless it is an echo: None if there is none yet, b"" if it is a close."""
         end = self.ends[client]
         with contextlib.suppress(BrokenPipeError):
             end.sendall(struct.pack(">i", len(frame)) + frame)
@@ -227,7 +227,7 @@ def test_after_the_login_frames_may_be_as_large_as_any(world: World) -> None:
     assert [len(taken) for taken in world.base.dispatcher.frames] == [600_000]
 
 
-def test_one_too_many_closes_the_oldest_that_is_not_authenticated(world: World) -> None:
+def test_a_connection_above_the_limit_closes_the_oldest_that_is_not_authenticated(world: World) -> None:
     world.connect("10.0.0.1")
     world.log_in()
     for host in ("10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"):
@@ -235,7 +235,7 @@ def test_one_too_many_closes_the_oldest_that_is_not_authenticated(world: World) 
     assert [connection.closed for connection in world.connections] == [False, True, False, False, False]
 
 
-def test_one_too_many_of_an_address_closes_its_own_oldest(world: World) -> None:
+def test_a_connection_above_the_limit_of_its_address_closes_the_oldest_of_that_address(world: World) -> None:
     for host in ("10.0.0.2", "10.0.0.3", "10.0.0.3", "10.0.0.3"):
         world.connect(host)
     assert [connection.closed for connection in world.connections] == [False, True, False, False]
@@ -301,8 +301,8 @@ def test_a_handshake_at_once_after_another_is_the_brokers_to_refuse(world: World
     assert world.ask(again) == again
 
 
-class Told:
-    """A mechanism that lets ann in, as the test says."""
+class ScriptedMechanism:
+    """A mechanism that gives the test's reply to every token of ann."""
 
     claimed = "ann"
 
@@ -319,7 +319,7 @@ def test_a_session_is_that_of_the_last_authentication(world: World) -> None:
     by_token = Reply(b"", "ann", int(time.time() * 1000) + 5000, is_by_token=True)
     mechanisms = world.authentication._listeners["SASL_PLAINTEXT"].mechanisms
     for reply in (by_token, by_token, Reply(b"", "ann")):
-        mechanisms["PLAIN"] = partial(Told, reply)
+        mechanisms["PLAIN"] = partial(ScriptedMechanism, reply)
         world.log_in()
         assert connection.context.token_authenticated == reply.is_by_token
         world.pass_time(REAUTHENTICATION_PAUSE_MS)
@@ -341,7 +341,7 @@ TOKENS = pytest.mark.parametrize(
 )
 
 
-def show(world: World, **claims: object) -> None:
+def send_bearer_token(world: World, **claims: object) -> None:
     """Send a bearer token, without waiting for the thread that looks at it."""
     world.ask(handshake("OAUTHBEARER"))
     assert world.ask(token(first_message(unsecured(**claims)))) is None
@@ -350,7 +350,7 @@ def show(world: World, **claims: object) -> None:
 @TOKENS
 def test_while_a_thread_looks_at_a_token_the_next_frame_waits(world: World) -> None:
     connection = world.connect()
-    show(world)
+    send_bearer_token(world)
     assert world.ask(METADATA) is None
     assert connection.context.principal == ANONYMOUS
     world.threads.run()
@@ -363,7 +363,7 @@ def test_while_a_thread_looks_at_a_token_the_next_frame_waits(world: World) -> N
 @TOKENS
 def test_a_session_ends_with_its_bearer_token(world: World) -> None:
     connection = world.connect()
-    show(world, exp=time.time() + 30)
+    send_bearer_token(world, exp=time.time() + 30)
     world.threads.run()
     world.pass_time(1)
     world.read()
@@ -380,7 +380,7 @@ def test_a_refused_bearer_token_fails_after_the_client_has_seen_why(
 ) -> None:
     caplog.set_level(logging.INFO)
     connection = world.connect()
-    show(world, exp=1)
+    send_bearer_token(world, exp=1)
     world.threads.run()
     assert b"invalid_token" in (world.read() or b"")
     assert world.connections == [connection]
@@ -396,7 +396,7 @@ def test_a_refused_bearer_token_fails_after_the_client_has_seen_why(
 def test_a_client_that_leaves_at_a_refusal_has_failed(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     world.connect()
-    show(world, exp=1)
+    send_bearer_token(world, exp=1)
     world.threads.run()
     world.ends[-1].close()
     world.base.loop.turn()
@@ -420,7 +420,7 @@ def test_another_user_than_the_tokens_is_refused_by_the_thread(world: World) -> 
 @pytest.mark.parametrize("how", ["time", "client", "fault"])
 def test_a_connection_may_end_while_a_thread_looks_at_its_token(world: World, how: str) -> None:
     connection = world.connect()
-    show(world)
+    send_bearer_token(world)
     if how == "time":
         world.pass_time(4000)
     elif how == "client":
@@ -446,7 +446,7 @@ def test_the_token_of_a_client_that_has_left_is_not_evaluated(world: World, monk
     monkeypatch.setattr(OAuthBearerServer, "_check", evaluate)
     for leaves in (True, False):
         world.connect()
-        show(world)
+        send_bearer_token(world)
         if leaves:
             world.ends[-1].close()
             world.base.loop.turn()

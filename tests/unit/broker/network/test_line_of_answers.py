@@ -25,7 +25,7 @@ TICK_MS = 100
 """A pause ends at a tick of the timers."""
 
 
-class Later(FakePending):
+class LateRequest(FakePending):
     """A request that waits for other replicas, or one that is not carried out yet. ``at_once``: its answer is there."""
 
     def __init__(self, sent: Sent) -> None:
@@ -52,7 +52,7 @@ class Sent:
     is_quiet: bool = False
     is_refused: bool = False
     mutes: bool = False
-    pending: Later | None = None
+    pending: LateRequest | None = None
     answered: bool = False
     failed: bool = False
 
@@ -119,7 +119,7 @@ class World:
             context.throttle_ms = MUTED_MS
             self.muted_until = self.now + MUTED_MS
         if sent.is_late:
-            sent.pending = Later(sent)
+            sent.pending = LateRequest(sent)
             return sent.pending
         sent.answered = True
         if sent.is_quiet:
@@ -145,12 +145,12 @@ class World:
     @property
     def owed(self) -> bytes:
         """Answers that the client is to have by now."""
-        told = []
+        answers = []
         for each in self.dispatched:
             if not each.answered:
                 break
-            told.append(each.answer)
-        return b"".join(told)
+            answers.append(each.answer)
+        return b"".join(answers)
 
     # ---- what may happen
 

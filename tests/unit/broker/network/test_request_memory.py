@@ -27,7 +27,7 @@ def memory() -> RequestMemory:
     return RequestMemory(LIMIT)
 
 
-def test_all_read_until_it_is_full_then_the_oldest_alone(memory: RequestMemory) -> None:
+def test_all_connections_read_until_the_memory_is_full_then_the_oldest_alone(memory: RequestMemory) -> None:
     holders = [FakeHolder(memory) for _ in range(3)]
     for holder in holders:
         assert not memory.is_full
@@ -69,7 +69,7 @@ def test_a_request_that_waits_for_its_answer_delays_no_other(memory: RequestMemo
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_without_a_limit_it_is_never_full(limit: int) -> None:
+def test_without_a_limit_the_memory_is_never_full(limit: int) -> None:
     memory = RequestMemory(limit)
     memory.note(FakeHolder(memory), 1 << 40)
     assert not memory.is_full

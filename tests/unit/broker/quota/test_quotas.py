@@ -105,7 +105,7 @@ def test_the_most_specific_quota_holds(first: int) -> None:
     assert meter.limit == 1000.0 + first
 
 
-def test_foreign_quotas_do_not_hold() -> None:
+def test_quotas_of_other_clients_do_not_apply() -> None:
     entities = {entity(user="bob"): {PRODUCE: 1.0}, entity(user="ann", client_id="other"): {PRODUCE: 1.0}}
     assert Fixture(entities).quotas.meter(PRODUCE, ME) is None
 
@@ -122,7 +122,9 @@ def test_foreign_quotas_do_not_hold() -> None:
         (entity(user=None, client_id="app"), ("bob", "app"), False),
     ],
 )
-def test_clients_that_share_a_quota(found: Entity, other: tuple[str, str], shared: bool) -> None:
+def test_the_entity_of_a_quota_decides_which_clients_share_it(
+    found: Entity, other: tuple[str, str], shared: bool
+) -> None:
     fixture = Fixture({found: {PRODUCE: 1000.0}})
     fixture.produce(12_000)
     assert (fixture.produce(0, other) > 0) is shared
@@ -161,7 +163,7 @@ def test_an_answer_too_large_for_the_window_is_sent_when_it_is_the_first() -> No
     assert fixture.quotas.record_fetch(ME, 1) == 10_001
 
 
-def test_largest_size_of_one_answer() -> None:
+def test_the_largest_answer_fills_the_window() -> None:
     assert Fixture({ANN: {FETCH: 1000.0}}).quotas.fetch_limit(ME) == 10_000
     assert Fixture({ANN: {FETCH: 1000.0}}, Window(1, 1000)).quotas.fetch_limit(ME) == 1
     assert Fixture({}).quotas.fetch_limit(ME) is None
@@ -241,7 +243,7 @@ def test_tokens_are_saved_up_for_one_window_only() -> None:
     assert mutations.context.throttle_ms == 1000
 
 
-def test_mutations_without_a_quota(tmp_path: Path) -> None:
+def test_without_a_quota_mutations_are_not_throttled(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path)
     context = context_of(6)
     for found in (mutation_quota(admin.broker, context, strict_since=6), Mutations(strict=True).quota):

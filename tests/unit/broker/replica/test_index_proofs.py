@@ -39,13 +39,13 @@ def test_checks_that_end_together_are_answered_in_order_without_recursion(
 ) -> None:
     threads = Threads(later)
     proofs = IndexProofs(threads)
-    told: list[int] = []
+    answered: list[int] = []
     for number in range(2 * sys.getrecursionlimit()):
-        proofs.run(bool).on_done(lambda _, number=number: told.append(number))  # type: ignore[misc]
-    assert told == []
+        proofs.run(bool).on_done(lambda _, number=number: answered.append(number))  # type: ignore[misc]
+    assert answered == []
     assert threads.first is not None
     threads.first.complete(None)
-    assert sorted(told) == list(range(2 * sys.getrecursionlimit()))
+    assert sorted(answered) == list(range(2 * sys.getrecursionlimit()))
     assert proofs.run(bool).done, "the queue goes on"
 
 

@@ -9,16 +9,6 @@ from tidelog.broker.replica.keys_wait import KeysWait
 from tidelog.broker.replica.purgatory import Purgatory
 
 
-@pytest.fixture
-def loop() -> ManualLoop:
-    return ManualLoop()
-
-
-@pytest.fixture
-def purgatory(loop: ManualLoop) -> Purgatory:
-    return Purgatory(loop.timers, loop.call_soon)
-
-
 def test_a_change_of_any_key_ends_the_wait(loop: ManualLoop, purgatory: Purgatory) -> None:
     wait = KeysWait(purgatory, ["a", "b"], 100)
     purgatory.touch("b")

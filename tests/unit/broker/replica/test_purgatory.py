@@ -23,7 +23,7 @@ class Operation:
         self.expired += 1
 
 
-class Bad(Operation):
+class RaisingOperation(Operation):
     """An operation that always raises."""
 
     def try_complete(self) -> bool:
@@ -35,16 +35,6 @@ class Bad(Operation):
 
 def ignore(_: Exception) -> None:
     """Do nothing: the operations raise nothing."""
-
-
-@pytest.fixture
-def loop() -> ManualLoop:
-    return ManualLoop()
-
-
-@pytest.fixture
-def purgatory(loop: ManualLoop) -> Purgatory:
-    return Purgatory(loop.timers, loop.call_soon)
 
 
 def test_touching_a_key_tries_the_operation_in_the_next_turn(loop: ManualLoop, purgatory: Purgatory) -> None:
@@ -237,7 +227,7 @@ def test_an_operation_that_raises_is_refused_and_keeps_no_other_waiting(
     answers: list[Deferred[None]] = [Deferred() for _ in range(3)]
     others = [Operation() for _ in range(3)]
     for answer, other in zip(answers, others, strict=True):
-        purgatory.park_answer(Bad(), ["a"], 100, answer)
+        purgatory.park_answer(RaisingOperation(), ["a"], 100, answer)
         purgatory.park(other, ["a"], 100, ignore)
     if occasion == "touched":
         purgatory.touch("a")
@@ -258,7 +248,7 @@ def test_an_error_while_an_operation_is_refused_keeps_no_other_waiting(loop: Man
         raise RuntimeError
 
     other = Operation()
-    purgatory.park(Bad(), ["a"], 100, fail)
+    purgatory.park(RaisingOperation(), ["a"], 100, fail)
     purgatory.park(other, ["a"], 100, ignore)
     purgatory.touch("a")
     loop.run_soon()

@@ -446,57 +446,59 @@ class ThrottledMember(ThrottledWire):
 
 
 @pytest.fixture
-def sharer(world: ShareWorld) -> ThrottledMember:
+def share_member(world: ShareWorld) -> ThrottledMember:
     return ThrottledMember(world)
 
 
-def test_a_share_fetch_over_the_quota_releases_its_records(sharer: ThrottledMember, world: ShareWorld) -> None:
-    sharer.set("consumer_byte_rate", 1000.0)
-    first = sharer.fetch()
+def test_a_share_fetch_over_the_quota_releases_its_records(share_member: ThrottledMember, world: ShareWorld) -> None:
+    share_member.set("consumer_byte_rate", 1000.0)
+    first = share_member.fetch()
     assert (runs(first), first.throttle_time_ms) == ([(0, 0, 1)], 0)
-    waits = sharer.fetch((0, 0, [1]))
+    waits = share_member.fetch((0, 0, [1]))
     assert waits.throttle_time_ms > 0
-    assert sharer.muted_ms == waits.throttle_time_ms
-    (told,) = partitions(waits)
-    assert (told.acknowledge_error_code, told.acquired_records, offsets(waits)) == (NONE, [], [])
+    assert share_member.muted_ms == waits.throttle_time_ms
+    (partition,) = partitions(waits)
+    assert (partition.acknowledge_error_code, partition.acquired_records, offsets(waits)) == (NONE, [], [])
     assert world.member(member_id="n").acquired(max_records=1) == [(1, 1, 1)], "it was not delivered, and is free"
     world.loop.advance(20_000)
-    assert runs(sharer.fetch()) == [(2, 2, 1)]
+    assert runs(share_member.fetch()) == [(2, 2, 1)]
 
 
-def test_one_share_fetch_holds_no_more_than_the_quota_allows(sharer: ThrottledMember, world: ShareWorld) -> None:
-    sharer.set("consumer_byte_rate", 1000.0)
-    assert runs(sharer.fetch(max_records=100, min_bytes=18_000)) == [(0, 0, 1)]
+def test_one_share_fetch_holds_no_more_than_the_quota_allows(share_member: ThrottledMember, world: ShareWorld) -> None:
+    share_member.set("consumer_byte_rate", 1000.0)
+    assert runs(share_member.fetch(max_records=100, min_bytes=18_000)) == [(0, 0, 1)]
 
 
-def test_request_time_holds_share_fetches_back(sharer: ThrottledMember, world: ShareWorld) -> None:
-    sharer.set("request_percentage", 1e-9)
-    waits = sharer.fetch()
+def test_request_time_holds_share_fetches_back(share_member: ThrottledMember, world: ShareWorld) -> None:
+    share_member.set("request_percentage", 1e-9)
+    waits = share_member.fetch()
     assert (runs(waits), waits.throttle_time_ms > 0) == ([], True)
-    sharer.set("request_percentage", None)
-    assert runs(sharer.fetch()) == [(0, 0, 1)]
+    share_member.set("request_percentage", None)
+    assert runs(share_member.fetch()) == [(0, 0, 1)]
 
 
-def test_an_error_or_the_end_of_a_share_session_is_reported(sharer: ThrottledMember) -> None:
-    sharer.set("request_percentage", 1e-9)
-    sharer.fetch()
-    wrong = sharer.fetch(share_session_epoch=7)
+def test_an_error_or_the_end_of_a_share_session_is_reported(share_member: ThrottledMember) -> None:
+    share_member.set("request_percentage", 1e-9)
+    share_member.fetch()
+    wrong = share_member.fetch(share_session_epoch=7)
     assert (wrong.error_code, wrong.throttle_time_ms > 0) == (InvalidShareSessionEpochError.code, True)
-    ended = sharer.fetch(share_session_epoch=-1)
+    ended = share_member.fetch(share_session_epoch=-1)
     assert (ended.error_code, ended.throttle_time_ms > 0) == (NONE, True)
 
 
-def test_a_share_fetch_that_waits_is_measured_when_it_is_answered(sharer: ThrottledMember, world: ShareWorld) -> None:
-    assert (runs(sharer.fetch()), runs(sharer.fetch())) == ([(0, 0, 1)], [(1, 1, 1)])
-    sharer.set("consumer_byte_rate", 10.0)
-    assert runs(sharer.fetch()) == [(2, 2, 1)]
-    answer = sharer.send(sharer.request((0, 2, [1]), max_wait_ms=500), 2)
+def test_a_share_fetch_that_waits_is_measured_when_it_is_answered(
+    share_member: ThrottledMember, world: ShareWorld
+) -> None:
+    assert (runs(share_member.fetch()), runs(share_member.fetch())) == ([(0, 0, 1)], [(1, 1, 1)])
+    share_member.set("consumer_byte_rate", 10.0)
+    assert runs(share_member.fetch()) == [(2, 2, 1)]
+    answer = share_member.send(share_member.request((0, 2, [1]), max_wait_ms=500), 2)
     assert isinstance(answer, Pending)
     frames: list[Any] = []
     answer.on_answer(frames.append)
     world.append("t", bytes(6000))
     for _ in range(2):  # the append ends the wait, then the request goes on
         world.loop.run_soon()
-    waits = sharer.decoded(frames[0], ShareFetchResponse, 2)
+    waits = share_member.decoded(frames[0], ShareFetchResponse, 2)
     assert (runs(waits), waits.throttle_time_ms > 0) == ([], True)
     assert world.member(member_id="n").acquired() == [(3, 3, 1)]

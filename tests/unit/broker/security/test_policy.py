@@ -35,7 +35,7 @@ def test_usual_configurations_have_no_findings(listeners: str, texts: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("listeners", "texts", "said"),
+    ("listeners", "texts", "finding"),
     [
         ("SASL_SSL://:1", {}, "without authorizer.class.name"),
         ("SSL://:1", {"ssl_client_auth": "required"}, "without authorizer.class.name"),
@@ -45,9 +45,9 @@ def test_usual_configurations_have_no_findings(listeners: str, texts: dict[str, 
         ("PLAINTEXT://:1", {"admin_listener": "0.0.0.0:9644", "admin_authentication": "none"}, "asks for no login"),
     ],
 )
-def test_each_weakness_is_found_alone(listeners: str, texts: dict[str, str], said: str) -> None:
+def test_each_weakness_is_found_alone(listeners: str, texts: dict[str, str], finding: str) -> None:
     (found,) = weaknesses(listeners, **texts)
-    assert said in found
+    assert finding in found
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ Ack = tuple[int, int, list[int]]
 
 
 class ShareWorld(DataBroker):
-    """``restarted`` is what a kill leaves: the same directory, nothing else."""
+    """The parts of a broker with share groups. ``restarted`` starts new parts on its directory, as after a kill."""
 
     def __init__(self, directory: Path, texts: Mapping[str, str] | None = None) -> None:
         one = {"share.coordinator.state.topic.num.partitions": "1", "offsets.topic.num.partitions": "1"}
@@ -56,7 +56,7 @@ class ShareWorld(DataBroker):
             world.loop.run_soon()
         return world
 
-    def passes(self, milliseconds: float) -> None:
+    def advance(self, milliseconds: float) -> None:
         """Let time pass, and a little more: timers never fire early."""
         self.loop.advance(milliseconds + 5)
         self.loop.run_soon()

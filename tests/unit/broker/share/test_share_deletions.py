@@ -123,7 +123,7 @@ def test_a_deletion_that_a_crash_cut_off_is_finished_by_the_next_or_undone_by_a_
 
 
 def requests(world: ShareWorld, draw: random.Random) -> Message:
-    """Draw any request that makes or deletes states, or ends what stops that."""
+    """Draw a request that creates or deletes states, or lets a member leave, so that they can be deleted."""
     kind = draw.choice(["join", "leave", "topic", "group", "alter"])
     if kind in ("join", "leave"):
         epoch = 0 if kind == "join" else -1

@@ -107,9 +107,9 @@ def test_another_members_records_are_not_acknowledged(world: ShareWorld) -> None
 def test_an_expired_lock_wakes_waiting_fetches(world: ShareWorld) -> None:
     world.member().fetch()
     waiting = waiting_fetch(world.member(member_id="n"))
-    world.passes(29_900)
+    world.advance(29_900)
     assert not waiting.done
-    world.passes(100)
+    world.advance(100)
     assert runs(read_fetched(waiting.result())) == [(0, 29, 2)]
 
 
@@ -117,13 +117,13 @@ def test_a_renewed_lock_holds_longer(world: ShareWorld) -> None:
     world.configure("g", share_record_lock_duration_ms="15000")
     member, other = world.member(), world.member(member_id="n")
     member.fetch(max_records=10)
-    world.passes(10_000)
+    world.advance(10_000)
     nothing = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 0, "max_records": 0}
     response = member.fetch((0, 9, RENEW), is_renew_ack=True, **nothing)
     assert (runs(response), partitions(response)[0].acknowledge_error_code) == ([], 0)
-    world.passes(10_000)
+    world.advance(10_000)
     assert other.acquired(max_records=1) == [(10, 19, 1)]
-    world.passes(5_000)
+    world.advance(5_000)
     assert other.acquired(max_records=1) == [(0, 9, 2)]
 
 
@@ -163,7 +163,7 @@ def test_a_member_that_got_its_record_again_may_acknowledge_it(world: ShareWorld
     """Acknowledgements do not tell which delivery they are of: a late one counts for the next delivery, as in Kafka."""
     member = world.member()
     member.fetch(max_records=10)
-    world.passes(30_000)
+    world.advance(30_000)
     assert member.acquired(max_records=1) == [(0, 9, 2)]
     assert member.acknowledge((0, 9, ACCEPT)).responses[0].partitions[0].error_code == 0
     assert member.acknowledge((0, 9, ACCEPT)).responses[0].partitions[0].error_code == 0  # below the start offset
@@ -173,7 +173,7 @@ def test_locks_that_were_made_shorter_run_out_sooner(world: ShareWorld) -> None:
     world.member().fetch(max_records=10)
     world.configure("g", share_record_lock_duration_ms="15000")
     world.member(member_id="n").fetch(max_records=10)
-    world.passes(15_000)
+    world.advance(15_000)
     assert world.member(member_id="o").acquired(max_records=1) == [(10, 19, 2)]
 
 
@@ -216,7 +216,7 @@ def test_a_fetch_waits_for_enough_bytes_or_its_time(world: ShareWorld) -> None:
     world.append("t", b"new")
     world.loop.run_soon()
     assert not waiting.done
-    world.passes(500)
+    world.advance(500)
     assert runs(read_fetched(waiting.result())) == [(0, 30, 1)]
 
 
@@ -315,7 +315,7 @@ def test_a_member_above_the_limit_of_sessions_waits_and_is_refused(tmp_path: Pat
     world.member().fetch()
     waiting = world.member(member_id="n").ask(max_wait_ms=500)
     assert isinstance(waiting, Deferred)
-    world.passes(500)
+    world.advance(500)
     with pytest.raises(ShareSessionLimitReachedError):
         waiting.result()
     world.close()
@@ -388,7 +388,7 @@ def test_members_are_remembered_and_expire(world: ShareWorld) -> None:
     again = world.restarted()
     group = again.coordinators.groups.runtime.shard_for("g").groups["g"]
     assert list(group.members) == ["m"]
-    again.passes(45_000)
+    again.advance(45_000)
     assert group.is_empty
     again.close()
 

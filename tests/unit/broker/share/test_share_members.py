@@ -64,7 +64,7 @@ def ask(world: ShareWorld, request: Any, version: int | None = None) -> Any:
     return world.ask(world.context(1), request, request.VERSIONS.highest if version is None else version)
 
 
-def assigned(answer: Any) -> list[int] | None:
+def assigned_partitions(answer: Any) -> list[int] | None:
     """Return the partitions of the one assigned topic."""
     if answer.assignment is None:
         return None
@@ -82,7 +82,7 @@ def group_of(world: ShareWorld, group_id: str = "g") -> ShareGroup:
 
 def test_the_first_heartbeat_brings_the_assignment(world: ShareWorld) -> None:
     answer = ShareMember(world, "g", "t", "m").beat(0, subscribed_topic_names=["t"])
-    assert (answer.member_epoch, assigned(answer), answer.heartbeat_interval_ms) == (1, [0, 1], 5_000)
+    assert (answer.member_epoch, assigned_partitions(answer), answer.heartbeat_interval_ms) == (1, [0, 1], 5_000)
 
 
 def test_the_states_of_many_partitions_are_made_in_steps_and_by_one_member_alone(
@@ -123,8 +123,8 @@ def test_a_heartbeat_without_news_has_none(world: ShareWorld) -> None:
     member = world.member()
     groups = world.replica_manager.partition("__consumer_offsets", consumer_offsets_partition(world))
     end = groups.log_end_offset
-    assert assigned(member.beat(1)) is None
-    assert assigned(member.beat(1, subscribed_topic_names=["t"])) == [0, 1]
+    assert assigned_partitions(member.beat(1)) is None
+    assert assigned_partitions(member.beat(1, subscribed_topic_names=["t"])) == [0, 1]
     assert groups.log_end_offset == end
 
 
@@ -135,10 +135,10 @@ def consumer_offsets_partition(world: ShareWorld) -> int:
 def test_members_divide_partitions_and_share_them_when_there_are_more(world: ShareWorld) -> None:
     first = world.member()
     second = ShareMember(world, "g", "t", "n").beat(0, subscribed_topic_names=["t"])
-    assert assigned(first.beat(1)) == [0]
-    assert assigned(second) == [1]
+    assert assigned_partitions(first.beat(1)) == [0]
+    assert assigned_partitions(second) == [1]
     third = ShareMember(world, "g", "t", "o").beat(0, subscribed_topic_names=["t"])
-    assert len(assigned(third) or []) == 1
+    assert len(assigned_partitions(third) or []) == 1
 
 
 def test_added_partitions_are_noticed(world: ShareWorld) -> None:
@@ -146,15 +146,15 @@ def test_added_partitions_are_noticed(world: ShareWorld) -> None:
     wider = world.topics.changes.widen("t", 3)
     while not wider.done:
         world.loop.run_soon()
-    assert assigned(member.beat(1)) == [0, 1, 2]
+    assert assigned_partitions(member.beat(1)) == [0, 1, 2]
     assert group_of(world).initialized[member.topic_id].partitions == {0, 1, 2}
 
 
 def test_a_topic_created_later_is_noticed(world: ShareWorld) -> None:
     member = ShareMember(world, "g", "later", "m")
-    assert assigned(member.beat(0, subscribed_topic_names=["later"])) == []
+    assert assigned_partitions(member.beat(0, subscribed_topic_names=["later"])) == []
     world.topic("later")
-    assert assigned(member.beat(1)) == [0]
+    assert assigned_partitions(member.beat(1)) == [0]
 
 
 def test_a_deleted_topic_is_forgotten(world: ShareWorld) -> None:
@@ -164,7 +164,7 @@ def test_a_deleted_topic_is_forgotten(world: ShareWorld) -> None:
     world.coordinators.topic_deleted("t", topic_id)
     assert group_of(world).initialized == {}
     assert world.coordinators.share.runtime.loaded[0][1].read(("g", member.topic_id, 0)) is None  # type: ignore[arg-type]
-    assert assigned(member.beat(1)) == []
+    assert assigned_partitions(member.beat(1)) == []
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_deleted_topic_is_forgotten(world: ShareWorld) -> None:
         ({"member_epoch": -1, "member_id": "x"}, UnknownMemberIdError),
     ],
 )
-def test_heartbeats_that_are_refused(world: ShareWorld, fields: dict[str, Any], error: type[Any]) -> None:
+def test_wrong_heartbeats_are_refused(world: ShareWorld, fields: dict[str, Any], error: type[Any]) -> None:
     world.member()
     values = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"], **fields}
     assert ask(world, ShareGroupHeartbeatRequest(**values)).error_code == error.code
@@ -207,11 +207,11 @@ def test_a_full_group_refuses_a_member(tmp_path: Path) -> None:
 
 def test_a_silent_member_is_removed(world: ShareWorld) -> None:
     member = world.member()
-    world.passes(44_000)
+    world.advance(44_000)
     assert member.beat(1).error_code == 0
-    world.passes(44_000)
+    world.advance(44_000)
     assert "m" in group_of(world).members
-    world.passes(2_000)
+    world.advance(2_000)
     assert group_of(world).is_empty
     assert member.beat(1).error_code == UnknownMemberIdError.code
 
@@ -227,7 +227,7 @@ def test_a_heartbeat_that_cannot_be_stored_changes_nothing(world: ShareWorld, mo
         answer = ShareMember(world, "g", "t", "n").beat(0, subscribed_topic_names=["t"])
         assert answer.error_code != 0
         assert ShareMember(world, "g", "t", "m").leave().error_code != 0
-        world.passes(46_000)
+        world.advance(46_000)
     assert set(group_of(world).members) == {"m"}
 
 
@@ -306,14 +306,16 @@ def test_groups_are_listed_and_deleted_with_their_states(world: ShareWorld) -> N
 
 def test_an_empty_share_group_does_not_expire(world: ShareWorld) -> None:
     world.member().leave()
-    world.passes(8 * 24 * 3_600_000)
+    world.advance(8 * 24 * 3_600_000)
     assert group_of(world).is_empty
 
 
 # -- offsets --------------------------------------------------------------------------------------------------------
 
 
-def where(world: ShareWorld, *topics: tuple[str, list[int]], version: int = 1) -> list[tuple[str, int, int, int]]:
+def described_offsets(
+    world: ShareWorld, *topics: tuple[str, list[int]], version: int = 1
+) -> list[tuple[str, int, int, int]]:
     """Return topic, partition, start offset and lag of what is asked for, or of everything."""
     asked = [described.DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=of) for name, of in topics]
     group = described.DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=asked or None)
@@ -327,14 +329,18 @@ def where(world: ShareWorld, *topics: tuple[str, list[int]], version: int = 1) -
 
 
 def test_start_offsets_and_lags_are_described(world: ShareWorld) -> None:
-    assert where(world) == []
+    assert described_offsets(world) == []
     member = world.member()
-    assert where(world) == [("t", 0, -1, -1), ("t", 1, -1, -1)]
+    assert described_offsets(world) == [("t", 0, -1, -1), ("t", 1, -1, -1)]
     member.fetch(max_records=20)
     member.acknowledge((0, 4, ACCEPT), (10, 12, ACCEPT))
-    assert where(world) == [("t", 0, 5, 12), ("t", 1, -1, -1)]
-    assert where(world, ("t", [0, 9]), ("none", [0])) == [("t", 0, 5, 12), ("t", 9, -1, -1), ("none", 0, -1, -1)]
-    assert where(world, ("t", [0]), version=0)[0][:3] == ("t", 0, 5)
+    assert described_offsets(world) == [("t", 0, 5, 12), ("t", 1, -1, -1)]
+    assert described_offsets(world, ("t", [0, 9]), ("none", [0])) == [
+        ("t", 0, 5, 12),
+        ("t", 9, -1, -1),
+        ("none", 0, -1, -1),
+    ]
+    assert described_offsets(world, ("t", [0]), version=0)[0][:3] == ("t", 0, 5)
 
 
 class Leader:
@@ -376,7 +382,7 @@ def test_the_lag_of_a_partition_comes_from_its_leader(
     assert places == [(5, lag, code), (-1, -1, 0)]
 
 
-def put(world: ShareWorld, group: str, *topics: tuple[str, dict[int, int]]) -> Any:
+def alter_offsets(world: ShareWorld, group: str, *topics: tuple[str, dict[int, int]]) -> Any:
     asked = [
         alter.AlterShareGroupOffsetsRequestTopic(
             topic_name=name,
@@ -393,18 +399,18 @@ def put(world: ShareWorld, group: str, *topics: tuple[str, dict[int, int]]) -> A
 def test_start_offsets_of_a_group_without_members_can_be_changed(world: ShareWorld) -> None:
     member = world.member()
     member.fetch()
-    assert put(world, "g", ("t", {0: 15})).error_code == NonEmptyGroupError.code
+    assert alter_offsets(world, "g", ("t", {0: 15})).error_code == NonEmptyGroupError.code
     member.leave()
-    answer = put(world, "g", ("t", {0: 15, 9: 0}), ("none", {0: 0}))
+    answer = alter_offsets(world, "g", ("t", {0: 15, 9: 0}), ("none", {0: 0}))
     codes = [each.error_code for topic in answer.responses for each in topic.partitions]
     assert codes == [0, UnknownTopicOrPartitionError.code, UnknownTopicOrPartitionError.code]
-    assert where(world) == [("t", 0, 15, 5), ("t", 1, -1, -1)]
+    assert described_offsets(world) == [("t", 0, 15, 5), ("t", 1, -1, -1)]
     assert world.member(member_id="n").acquired() == [(15, 19, 1)]
 
 
 def test_start_offsets_can_be_set_before_a_group_has_members(world: ShareWorld) -> None:
-    assert put(world, "", ("t", {0: 0})).error_code == InvalidGroupIdError.code
-    assert put(world, "new", ("t", {0: 7})).error_code == 0
+    assert alter_offsets(world, "", ("t", {0: 0})).error_code == InvalidGroupIdError.code
+    assert alter_offsets(world, "new", ("t", {0: 7})).error_code == 0
     again = world.restarted()
     assert group_of(again, "new").initialized[again.broker.metadata.topics["t"].topic_id].partitions == {0}
     assert again.member("new").acquired() == [(7, 19, 1)]
@@ -423,7 +429,7 @@ def test_start_offsets_can_be_deleted(world: ShareWorld) -> None:
     member.leave()
     answer = ask(world, asked)
     assert [topic.error_code for topic in answer.responses] == [0, UnknownTopicOrPartitionError.code]
-    assert where(world) == []
+    assert described_offsets(world) == []
     assert ask(world, asked).responses[0].error_code == UnknownTopicOrPartitionError.code
     assert partitions(world.member(member_id="n").fetch())[0].acquired_records[0].first_offset == 0
     unknown = delete.DeleteShareGroupOffsetsRequest(group_id="none")

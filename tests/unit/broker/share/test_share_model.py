@@ -99,7 +99,7 @@ class Group:
             self.chance.choice([self.acknowledge, self.wait, self.leave])()
 
     def wait(self) -> None:
-        self.world.passes(self.chance.choice([100, 8_000, 16_000]))
+        self.world.advance(self.chance.choice([100, 8_000, 16_000]))
 
     def leave(self) -> None:
         if self.members:
@@ -138,7 +138,7 @@ class Group:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_confirmed_does_not_come_again(tmp_path: Path, seed: int) -> None:
+def test_confirmed_records_are_not_delivered_again(tmp_path: Path, seed: int) -> None:
     group = Group(tmp_path, seed)
     steps = [
         *[group.write] * 3, *[group.fetch] * 5, *[group.acknowledge] * 5, group.fail, group.wait, group.leave,

@@ -395,7 +395,7 @@ def test_spans_agree_with_a_model_that_has_a_state_for_each_offset(steps: list[t
             for offset, (state, count, member, deadline) in list(model.states.items()):
                 over = deadline <= now if step[0] == "expire" else member == step[1]
                 if state == "held" and over:
-                    model.states[offset] = given_back(count)
+                    model.states[offset] = state_after_release(count)
         model.trim()
         check(partition, model)
 
@@ -411,13 +411,13 @@ def model_acknowledge(partition: SharePartition, model: Model, step: tuple[Any, 
         acknowledge(partition, first, last, kind, member=member)
         for offset in offsets:
             count = model.states[offset][1]
-            model.states[offset] = given_back(count) if kind == RELEASE else ("done", count, "", 0.0)
+            model.states[offset] = state_after_release(count) if kind == RELEASE else ("done", count, "", 0.0)
     else:
         with pytest.raises((InvalidRecordStateError, InvalidRequestError)):
             acknowledge(partition, first, last, kind, member=member)
 
 
-def given_back(count: int) -> tuple[str, int, str, float]:
+def state_after_release(count: int) -> tuple[str, int, str, float]:
     return ("free" if count < LIMITS.delivery_count else "done", count, "", 0.0)
 
 

@@ -89,7 +89,7 @@ def test_frames_of_the_library_and_of_the_compiled_code_are_read_by_both(pieces:
 
 @pytest.mark.parametrize("size", [0, 1, 4, 5, 12, 13, 14, 19, 65_535, 65_536, 65_537, 200_000])
 @pytest.mark.parametrize("kind", ["zeros", "random", "text"])
-def test_at_the_edges_of_blocks(size: int, kind: str) -> None:
+def test_frames_are_read_at_the_edges_of_blocks(size: int, kind: str) -> None:
     data = {
         "zeros": bytes(size),
         "random": random.Random(size).randbytes(size),

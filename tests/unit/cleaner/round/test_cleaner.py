@@ -640,11 +640,11 @@ def test_segment_removed_during_the_round_is_not_brought_back(tmp_path: Path, en
 def test_progress_is_saved_after_each_group_of_the_dirty_section(tmp_path: Path, engine: Engine) -> None:
     value = b"v" * 600
     log = filled(tmp_path, *[[(b"a", value)] for _ in range(4)], segment_bytes=700)
-    told: list[int] = []
+    reported: list[int] = []
 
-    clean(log, engine, first_dirty=2, hooks=RoundHooks(progress=told.append))
+    clean(log, engine, first_dirty=2, hooks=RoundHooks(progress=reported.append))
 
-    assert told == [3, 4]
+    assert reported == [3, 4]
 
 
 def test_index_entries_are_those_of_a_rebuild(tmp_path: Path, engine: Engine) -> None:

@@ -27,7 +27,7 @@ ENGINES = [ReferenceEngine(), ENGINE]
 
 
 def rows(*changes: dict[int, int]) -> IntegerArray:
-    """Build a batch for each argument: 10 records, 100 bytes, offsets and ordinals from 1,000 on; columns changed."""
+    """Build a batch of 10 records and 100 bytes, from offset 1,000 on, for each argument; then change its columns."""
     table: IntegerArray = np.zeros((len(changes), at.COLUMNS), np.int64)
     for number, row in enumerate(table):
         row[at.POSITION], row[at.SIZE], row[at.COUNT] = 100 * number, 100, 10

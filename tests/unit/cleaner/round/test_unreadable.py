@@ -175,9 +175,11 @@ def fill_unevenly(directory: Path) -> UnifiedLog:
     return log
 
 
-def damaged_at_look(log: UnifiedLog, number: int, engine: Engine) -> tuple[BatchHeader, bool, bool]:
-    """Run a round in which a batch is damaged at the round's ``number``-th look: (the batch, whether it came to that,
-    whether the round ended early)."""
+def clean_with_damage_at_check(log: UnifiedLog, number: int, engine: Engine) -> tuple[BatchHeader, bool, bool]:
+    """Run a round in which a batch is damaged at the round's ``number``-th check.
+
+    Returns the batch, whether there were so many checks, and whether the round ended early.
+    """
     segment = log.segments[1]
     damaged = next(header for header in segment.headers() if header.record_count == 1)
     looks = 0
@@ -202,7 +204,7 @@ def test_a_batch_that_reads_otherwise_the_second_time_costs_no_other_record(tmp_
         number += 1
         log = fill_unevenly(tmp_path / str(number))
         latest = {record.key: record.offset for record in records_of(log)}
-        damaged, came, ended_early = damaged_at_look(log, number, engine)
+        damaged, came, ended_early = clean_with_damage_at_check(log, number, engine)
         early += ended_early
         kept = {record.offset for batch in readable_batches(log, damaged) for record in batch.records()}
         assert set(latest.values()) - kept <= {damaged.base_offset}, number

@@ -159,8 +159,8 @@ def test_a_walk_in_parts_gives_all_producers_that_exist_throughout(seed: int) ->
             write(chance.randrange(200))
     assert stay <= set(found)
     producers.remove_expired(threading.Lock())
-    told = [entry.producer_id for part in producers_in_parts(producers, 7) for entry in part]
-    assert sorted(told) == sorted(producers.producers), "each once while none goes"
+    ids = [entry.producer_id for part in producers_in_parts(producers, 7) for entry in part]
+    assert sorted(ids) == sorted(producers.producers), "each once while none goes"
 
 
 # -- markers ----------------------------------------------------------------------------------------------------------
@@ -195,7 +195,9 @@ def transactional(state: ProducerStateManager, epoch: int) -> ProducerBatch:
         (2, False, 5, "ended"),
     ],
 )
-def test_the_epoch_of_a_marker(version: int, is_open: bool, marker_epoch: int, outcome: str) -> None:
+def test_a_marker_ends_a_transaction_only_with_a_valid_epoch(
+    version: int, is_open: bool, marker_epoch: int, outcome: str
+) -> None:
     """Each transaction of version 2 has its own epoch, and its marker the next one; the marker may be repeated."""
     known = state()
     append(known, transactional(known, 4 if not is_open else 5))
@@ -204,7 +206,7 @@ def test_the_epoch_of_a_marker(version: int, is_open: bool, marker_epoch: int, o
     assert end(known, marker_epoch, version) == outcome
 
 
-def test_the_last_epoch_ends_a_transaction_of_the_same() -> None:
+def test_a_marker_of_the_largest_epoch_ends_a_transaction_of_that_epoch() -> None:
     """Fencing at the highest epoch cannot raise the epoch."""
     known = state()
     append(known, transactional(known, 32_767))
@@ -235,8 +237,8 @@ def test_a_snapshot_keeps_all_fields_of_each_producer(saved: list[SnapshotEntry]
         manager.end_offset = 1
         manager.take_snapshot()
         path = Path(manager.snapshot_path(1))
-        told = decode_snapshot(path.read_bytes(), str(path))
-    assert told == [
+        loaded = decode_snapshot(path.read_bytes(), str(path))
+    assert loaded == [
         item if item.last_offset >= 0 else item._replace(last_sequence=-1, offset_delta=0) for item in saved
     ]
 

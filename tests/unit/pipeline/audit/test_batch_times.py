@@ -20,7 +20,7 @@ CRC, CRC_FROM, MAX_TIMESTAMP = slice(17, 21), 21, slice(35, 43)
 CODECS = (0, 1, 2, 3, 4)
 
 
-def lying(batch: bytes, largest: int) -> bytes:
+def with_largest_timestamp(batch: bytes, largest: int) -> bytes:
     """Put another largest timestamp into the batch's header, with a correct checksum."""
     data = bytearray(batch)
     data[MAX_TIMESTAMP] = largest.to_bytes(8, "big", signed=True)
@@ -28,7 +28,7 @@ def lying(batch: bytes, largest: int) -> bytes:
     return bytes(data)
 
 
-def audited(tmp_path: Path, content: bytes) -> SegmentAudit:
+def audit_batches(tmp_path: Path, content: bytes) -> SegmentAudit:
     path = tmp_path / f"{0:020d}.log"
     path.write_bytes(content)
     found = audit_segment(SegmentPlan("t", 0, SegmentFile(0, str(path)), len(content), is_closed=False))
@@ -53,11 +53,11 @@ def test_batches_with_a_wrong_largest_time_are_told_and_no_others(tmp_path: Path
             build_batch(records, BatchOptions(compression=chance.choice(CODECS), log_append_time=append_time))
         )
         if append_time is None and chance.random() < 0.1:
-            batch = lying(batch, max(times) + chance.choice((-1_000, -1, 1, 1 << 41)))
+            batch = with_largest_timestamp(batch, max(times) + chance.choice((-1_000, -1, 1, 1 << 41)))
             expected.append((len(content), offset))
         content += batch
         offset += len(records)
-    found = audited(tmp_path, bytes(content))
+    found = audit_batches(tmp_path, bytes(content))
     assert wrong_times(found) == expected[:100]
     assert found.records == offset, "the records themselves are right"
 
@@ -66,13 +66,13 @@ def test_batches_with_a_wrong_largest_time_are_told_and_no_others(tmp_path: Path
 def test_a_wrapper_of_old_messages_with_a_wrong_time_is_reported(tmp_path: Path, codec: int) -> None:
     records = [Record(n, 1_000 + n, b"k", b"v") for n in range(3)]
     right = bytearray(build_message_set(records, MessageSetOptions(1, codec)))
-    assert wrong_times(audited(tmp_path, bytes(right))) == []
+    assert wrong_times(audit_batches(tmp_path, bytes(right))) == []
     wrong = bytearray(right)
     wrong[18:26] = (5_000).to_bytes(8, "big")
     import zlib
 
     wrong[12:16] = zlib.crc32(bytes(wrong[16:])).to_bytes(4, "big")
-    assert wrong_times(audited(tmp_path, bytes(wrong))) == [(0, 2)]
+    assert wrong_times(audit_batches(tmp_path, bytes(wrong))) == [(0, 2)]
 
 
 def test_a_wrong_time_makes_the_audit_wrong(tmp_path: Path) -> None:
@@ -81,5 +81,5 @@ def test_a_wrong_time_makes_the_audit_wrong(tmp_path: Path) -> None:
     data.close()
     assert not audit(None, AuditRequest(data.source())).is_wrong
     path = data.path / "t-0" / f"{0:020d}.log"
-    path.write_bytes(lying(path.read_bytes(), 5))
+    path.write_bytes(with_largest_timestamp(path.read_bytes(), 5))
     assert audit(None, AuditRequest(data.source())).is_wrong

@@ -167,9 +167,9 @@ def test_segments_that_went_at_either_end_are_lost_offsets(data: DataDirectory) 
 def test_a_foreign_file_and_an_index_without_its_segment_are_reported(data: DataDirectory) -> None:
     (data.path / "t-0" / "notes.txt").write_text("mine")
     (data.path / "t-0" / f"{3:020d}.index").write_bytes(b"")
-    told = findings(run(data).partitions[0])
-    assert any("notes.txt: a foreign file" in line for line in told)
-    assert any(f"{3:020d}.index: an index without its segment" in line for line in told)
+    found = findings(run(data).partitions[0])
+    assert any("notes.txt: a foreign file" in line for line in found)
+    assert any(f"{3:020d}.index: an index without its segment" in line for line in found)
 
 
 def test_garbage_in_one_metadata_file_leaves_the_other_partitions_audited(data: DataDirectory) -> None:

@@ -338,9 +338,9 @@ def test_a_foreign_file_in_a_tables_folder_is_reported(data: DataDirectory, tmp_
     path.write_bytes(next(Path(table, "data").glob("orders*.parquet")).read_bytes())
     result = run(data, table=table)
     assert result.is_wrong
-    told = [line for line in summary(result) if "a foreign file" in line]
-    assert len(told) == 1
-    assert str(Path(*path.parts[: len(Path(table).parts) + 2])) in told[0]
+    reported = [line for line in summary(result) if "a foreign file" in line]
+    assert len(reported) == 1
+    assert str(Path(*path.parts[: len(Path(table).parts) + 2])) in reported[0]
     write_report(result, str(tmp_path / "report"))
     for name in ("report.md", "report.html"):
         assert "a foreign file" in (tmp_path / "report" / name).read_text()
@@ -369,11 +369,11 @@ def test_damage_in_the_log_does_not_end_the_comparison(data: DataDirectory) -> N
     data.close()
     change(segment_paths(data)[0], 70, b"\xff\xfe")
     result = run(data, table=table)
-    told = [fault for partition in result.partitions for fault in findings(partition)]
-    assert "wrong CRC in the batch of offset 0" in told[0]
-    assert told[1] == "offsets 0 to 4 are lost to damage"
-    assert told[2].startswith("offsets 0 to 19 are not compared: the log's records cannot be read: ")
-    assert len(told) == 3
+    reported = [fault for partition in result.partitions for fault in findings(partition)]
+    assert "wrong CRC in the batch of offset 0" in reported[0]
+    assert reported[1] == "offsets 0 to 4 are lost to damage"
+    assert reported[2].startswith("offsets 0 to 19 are not compared: the log's records cannot be read: ")
+    assert len(reported) == 3
     assert "1 of 2 ranges" in "\n".join(summary(result))
 
 

@@ -18,7 +18,7 @@ pytest.importorskip("polars")
 import polars
 from deltalake import DeltaTable, write_deltalake
 
-from tests.support.pipelines import NOW_MS, DataDirectory, damage_first_batch, end_transaction, fill
+from tests.support.pipelines import NOW_MS, DataDirectory, damage_first_batch, end_transaction, fill, raise_interrupt
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.pipeline.errors import LogRewrittenError
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError, MissingPackageError
@@ -53,10 +53,6 @@ def files(data: DataDirectory) -> tuple[set[str], set[str]]:
     """List the data files in the table's folder, and those of its newest version."""
     known = {os.path.basename(uri) for uri in DeltaTable(table_of(data)).file_uris()}
     return set(os.listdir(Path(table_of(data), "data"))), known
-
-
-def killed(*_: Any, **__: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def test_each_commit_is_a_version_and_each_record_is_there_once(data: DataDirectory) -> None:
@@ -166,12 +162,12 @@ def test_a_writer_between_the_look_and_the_commit_is_a_conflict(
     fill(data.log("orders"), 1)
     real = MountedArea.bring_in
 
-    def overtaken(*arguments: Any) -> Any:
+    def restore_and_bring_in(*arguments: Any) -> Any:
         monkeypatch.setattr(MountedArea, "bring_in", real)
         DeltaTable(table_of(data)).restore(0)
         return real(*arguments)
 
-    monkeypatch.setattr(MountedArea, "bring_in", overtaken)
+    monkeypatch.setattr(MountedArea, "bring_in", restore_and_bring_in)
     with pytest.raises(ConflictError):
         run(data)
     run(data)
@@ -226,7 +222,7 @@ def test_a_run_that_was_killed_is_run_again_and_leaves_no_file(
 
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         target: Any = MountedArea if step == "bring_in" else delta._DeltaCommits
-        patch.setattr(target, "_add" if step == "after" else step, killed_later if step == "after" else killed)
+        patch.setattr(target, "_add" if step == "after" else step, killed_later if step == "after" else raise_interrupt)
         run(data)
     if grows:
         fill(data.log("orders"), 4)
@@ -242,12 +238,12 @@ def test_of_two_runs_one_wins_and_the_other_says_so(data: DataDirectory, monkeyp
     fill(data.log("orders"), 4)
     real = delta._DeltaCommits.commit
 
-    def too_late(*arguments: Any) -> None:
+    def run_and_commit(*arguments: Any) -> None:
         monkeypatch.setattr(delta._DeltaCommits, "commit", real)
         run(data)
         real(*arguments)
 
-    monkeypatch.setattr(delta._DeltaCommits, "commit", too_late)
+    monkeypatch.setattr(delta._DeltaCommits, "commit", run_and_commit)
     with pytest.raises(ConflictError, match="another export committed to"):
         run(data)
     assert offsets(data) == list(range(20))
@@ -274,7 +270,7 @@ def test_dead_letters_of_a_part_stay_when_the_run_is_killed_after_the_next_part(
 
     def killed_at_end(commits: delta._DeltaCommits) -> Any:
         opened.append(commits)
-        return killed() if len(opened) == 2 else real(commits)
+        return raise_interrupt() if len(opened) == 2 else real(commits)
 
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         patch.setattr(delta._DeltaCommits, "open", killed_at_end)

@@ -16,7 +16,7 @@ pytest.importorskip("deltalake")
 from deltalake import DeltaTable
 
 from tests.support.moto_store import BUCKET, ENVIRONMENT, MotoStore, moto_store
-from tests.support.pipelines import DataDirectory, damage_first_batch, fill
+from tests.support.pipelines import DataDirectory, damage_first_batch, fill, raise_interrupt
 from tidelog.pipeline.errors import RemoteError, TopicRecreatedError
 from tidelog.pipeline.files.delta_address import DeltaAddress
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError
@@ -68,10 +68,6 @@ def left_over(store: MotoStore, table: str) -> set[str]:
 
 def version_of(table: str, version: int) -> DeltaTable:
     return DeltaAddress.of(table).open(version)
-
-
-def killed(*_: Any, **__: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def test_runs_add_each_record_once_and_the_audit_agrees(data: DataDirectory, table: str, store: MotoStore) -> None:
@@ -129,7 +125,7 @@ def test_a_run_that_was_killed_is_run_again_and_leaves_no_object(
     run(data, table)
     fill(data.log("orders"), 4)
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(*KILLS[moment], killed)
+        patch.setattr(*KILLS[moment], raise_interrupt)
         run(data, table)
     fill(data.log("orders"), 4)
     run(data, table, file_bytes=1000)
@@ -226,7 +222,7 @@ def test_the_objects_of_a_run_that_may_still_commit_stay(data: DataDirectory, ta
     run(data, table)
     fill(data.log("orders"), 2)
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(delta._DeltaCommits, "_add", killed)
+        patch.setattr(delta._DeltaCommits, "_add", raise_interrupt)
         run(data, table)
     folder = DeltaAddress.of(table).uri.removeprefix(f"s3://{BUCKET}/")
     assert len(store.names_below(f"{folder}/data")) == 2
@@ -236,7 +232,7 @@ def test_the_objects_of_a_run_that_may_still_commit_stay(data: DataDirectory, ta
     assert left_over(store, table) == set()
 
 
-def test_latest_values(data: DataDirectory, table: str, store: MotoStore) -> None:
+def test_a_table_in_a_store_has_the_latest_values(data: DataDirectory, table: str, store: MotoStore) -> None:
     fill(data.log("orders"), 4)
     run(data, table, mode="upsert", file_bytes=200)
     fill(data.log("orders"), 1)
@@ -256,7 +252,7 @@ def test_dead_letters(data: DataDirectory, table: str, store: MotoStore, moment:
     damage_first_batch(path)
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         if moment in KILLS:
-            patch.setattr(*KILLS[moment], killed)
+            patch.setattr(*KILLS[moment], raise_interrupt)
         run(data, table)
     run(data, table)
     assert offsets(table) == list(range(5, 20))

@@ -15,7 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.pipelines import NOW_MS, DataDirectory, damage_first_batch, end_transaction, fill, write
+from tests.support.pipelines import (
+    NOW_MS,
+    DataDirectory,
+    damage_first_batch,
+    end_transaction,
+    fill,
+    raise_interrupt,
+    write,
+)
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError, SelectionError, TopicRecreatedError
 from tidelog.pipeline.export import manifest
@@ -260,7 +268,7 @@ def test_a_run_killed_between_stage_and_commit_leaves_nothing(
 ) -> None:
     written = fill(data.log("orders"), 4)
     with monkeypatch.context() as patch:
-        patch.setattr(ExportTable, "commit", killed)
+        patch.setattr(ExportTable, "commit", raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
             run(data)
     assert rows_of(request_for(data)) == []
@@ -280,10 +288,6 @@ def test_a_run_killed_after_the_commit_is_finished_by_the_next(
     assert rows_of(request_for(data)) == []
     assert run(data).committed is False
     assert shown(rows_of(request_for(data))) == expected(written)
-
-
-def killed(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def kill_when_committed(real: Any) -> Any:

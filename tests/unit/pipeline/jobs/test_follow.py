@@ -20,20 +20,20 @@ from tidelog.protocol.errors import KafkaStorageError
 LIMIT_S = 120
 
 
-def exporting(data: DataDirectory) -> Callable[[], ExportResult]:
+def exporter_of(data: DataDirectory) -> Callable[[], ExportResult]:
     return lambda: export(None, ExportRequest(data.source(), str(data.path.parent / "table")))
 
 
 def test_each_run_reports_its_commit_and_writes_the_metrics(data: DataDirectory, tmp_path: Path) -> None:
-    told: list[str] = []
-    follower = Follower(exporting(data), told.append, 1, str(tmp_path / "metrics"))
+    printed: list[str] = []
+    follower = Follower(exporter_of(data), printed.append, 1, str(tmp_path / "metrics"))
     fill(data.log("orders"), 2)
     follower.run_once()
     follower.run_once()
     fill(data.log("orders"), 1, producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
     follower.run_once()
-    assert len(told) == 1
-    assert told[0].startswith("version 1: 10 rows in 1 files, ")
+    assert len(printed) == 1
+    assert printed[0].startswith("version 1: 10 rows in 1 files, ")
     lines = (tmp_path / "metrics").read_text().splitlines()
     assert "tidelog_export_commits_total 1" in lines
     assert "tidelog_export_rows_total 10" in lines
@@ -41,17 +41,17 @@ def test_each_run_reports_its_commit_and_writes_the_metrics(data: DataDirectory,
     end_transaction(data.log("orders"), 5, commit=True)
     follower.run_once()
     assert follower.metrics.lag_records == {("orders", 0): 0}
-    assert told[-1].endswith("lag 0 records")
+    assert printed[-1].endswith("lag 0 records")
 
 
 def test_lost_records_and_dead_letters_are_reported(data: DataDirectory, tmp_path: Path) -> None:
-    told: list[str] = []
+    printed: list[str] = []
     table = str(tmp_path / "table")
 
     def run() -> ExportResult:
         return export(None, ExportRequest(data.source(), table, fail_on_data_loss=False))
 
-    follower = Follower(run, told.append, 1, str(tmp_path / "metrics"))
+    follower = Follower(run, printed.append, 1, str(tmp_path / "metrics"))
     fill(data.log("orders"), 60)
     data.close()
     first, second, third, *_ = sorted((data.path / "orders-0").glob("*.log"))
@@ -60,29 +60,29 @@ def test_lost_records_and_dead_letters_are_reported(data: DataDirectory, tmp_pat
     follower.run_once()
     follower.run_once()
     gone = f"{int(second.stem)} to {int(third.stem) - 1}"
-    assert told[1:] == ["dead letters: 1; see the dead-letter table", f"orders-0 lost before export: offsets {gone}"]
+    assert printed[1:] == ["dead letters: 1; see the dead-letter table", f"orders-0 lost before export: offsets {gone}"]
     lines = (tmp_path / "metrics").read_text().splitlines()
     assert "tidelog_export_dead_letters_total 1" in lines
     assert f"tidelog_export_lost_offsets_total {int(third.stem) - int(second.stem)}" in lines
 
 
 def test_metrics_that_cannot_be_written_are_reported_and_end_nothing(data: DataDirectory, tmp_path: Path) -> None:
-    told: list[str] = []
+    printed: list[str] = []
     (tmp_path / "file").write_text("")
-    follower = Follower(exporting(data), told.append, 1, str(tmp_path / "file" / "metrics"))
+    follower = Follower(exporter_of(data), printed.append, 1, str(tmp_path / "file" / "metrics"))
     fill(data.log("orders"), 2)
     follower.run_once()
     follower.run_once()
-    assert told[0].startswith("version 1: 10 rows")
-    assert all(line.startswith("the metrics cannot be written: ") for line in told[1:])
-    assert len(told) == 3
+    assert printed[0].startswith("version 1: 10 rows")
+    assert all(line.startswith("the metrics cannot be written: ") for line in printed[1:])
+    assert len(printed) == 3
 
 
 @pytest.mark.parametrize(
     "error", [ConflictError("beaten"), JobError("busy"), KafkaStorageError("down"), OSError("no route")]
 )
 def test_a_failed_run_is_reported_and_repeated(error: Exception) -> None:
-    told: list[str] = []
+    printed: list[str] = []
     calls = 0
 
     def run() -> ExportResult:
@@ -92,10 +92,10 @@ def test_a_failed_run_is_reported_and_repeated(error: Exception) -> None:
             follower.stop()
         raise error
 
-    follower = Follower(run, told.append, 0)
+    follower = Follower(run, printed.append, 0)
     follower.follow()
     assert follower.metrics.failures_total == 3
-    assert told == [f"{error}; the next attempt is in 0 s"] * 3
+    assert printed == [f"{error}; the next attempt is in 0 s"] * 3
 
 
 def follow_with_signal(moment: int) -> int:

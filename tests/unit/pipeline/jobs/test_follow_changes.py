@@ -43,12 +43,12 @@ class Followed:
     kind: str
     path: Path
     target: IcebergTarget
-    told: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
     def follow(self, source: LogSource, **fields: Any) -> None:
         """Run the export once more. Raises the errors that end a follower."""
         request = ExportRequest(source, str(self.path), **fields)
-        Follower(lambda: self._run(request), self.told.append, 1).run_once()
+        Follower(lambda: self._run(request), self.lines.append, 1).run_once()
 
     def _run(self, request: ExportRequest) -> ExportResult:
         if self.kind == "iceberg":
@@ -104,7 +104,7 @@ def test_retention_that_overtakes_it(data: DataDirectory, table: Followed) -> No
     with pytest.raises(DataLossError, match=f"t-0 begins at offset {begin}, the table ends at 300"):
         table.follow(data.source())
     table.follow(data.source(), fail_on_data_loss=False)
-    assert table.told[-1] == f"t-0 lost before export: offsets 300 to {begin - 1}"
+    assert table.lines[-1] == f"t-0 lost before export: offsets 300 to {begin - 1}"
     assert table.places() == places("t", 0, range(300), range(begin, 900))
 
 
@@ -138,9 +138,9 @@ def test_retention_that_overtakes_a_run(
 
     monkeypatch.setattr(commits, moment, overtaken)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table, "told", [])
+        patch.setattr(table, "lines", [])
         table.follow(data.source(), fail_on_data_loss=False)
-        assert table.told[1:] == [f"t-0 lost before export: offsets 300 to {min(begins[0], 600) - 1}"]
+        assert table.lines[1:] == [f"t-0 lost before export: offsets 300 to {min(begins[0], 600) - 1}"]
     table.follow(data.source(), fail_on_data_loss=False)
     assert table.places() == places("t", 0, range(300), range(begins[0], 900))
 
@@ -153,7 +153,7 @@ def test_a_transaction_that_is_open_for_many_runs(data: DataDirectory, table: Fo
         fill(data.log("t"), 10)
         fill(data.log("t", 1), 1)
         table.follow(data.source())
-        assert table.told[-1].endswith(f"lag {5 + 50 * (run + 1)} records")
+        assert table.lines[-1].endswith(f"lag {5 + 50 * (run + 1)} records")
     assert table.places() == places("t", 0, range(10)) + places("t", 1, range(20))
     end_transaction(data.log("t"), 5, commit=True)
     fill(data.log("t"), 1)

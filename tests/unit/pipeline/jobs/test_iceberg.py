@@ -13,7 +13,7 @@ from pyiceberg.exceptions import NoSuchTableError, ServerError
 from sqlalchemy.exc import OperationalError
 
 from tests.support.iceberg import NAME, offsets, run, table_of, target_below
-from tests.support.pipelines import NOW_MS, DataDirectory, damage_first_batch, end_transaction, fill
+from tests.support.pipelines import NOW_MS, DataDirectory, damage_first_batch, end_transaction, fill, raise_interrupt
 from tidelog.pipeline.errors import LogRewrittenError, TopicRecreatedError
 from tidelog.pipeline.export import iceberg_states
 from tidelog.pipeline.export.iceberg_states import STATE_KEY, state_of
@@ -295,7 +295,7 @@ def test_a_run_that_was_killed_is_run_again_and_leaves_no_file(
     run(data, target)
     fill(data.log("orders"), 4)
     with monkeypatch.context() as patch:
-        patch.setattr(*KILLS[moment], killed)
+        patch.setattr(*KILLS[moment], raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
             run(data, target)
     if grows:  # the killed run's files have other ranges than the next one's
@@ -339,17 +339,13 @@ def test_a_run_commits_on_its_way_and_one_that_is_killed_continues_there(
     assert offsets(target) == list(range(150))
 
 
-def killed(*_: Any, **__: Any) -> None:
-    raise KeyboardInterrupt
-
-
 def test_damaged_batches_go_to_a_table_of_their_own_once(data: DataDirectory, target: IcebergTarget) -> None:
     fill(data.log("orders"), 4)
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"
     damage_first_batch(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iceberg_job, "_commit", killed)
+        patch.setattr(iceberg_job, "_commit", raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
             run(data, target)
     assert run(data, target).dead_letters == 1
@@ -366,7 +362,7 @@ def test_dead_letters_of_a_run_that_was_killed_after_its_commit_are_added(
     path = data.path / "orders-0" / f"{0:020d}.log"
     damage_first_batch(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iceberg_job._IcebergCommits, "_add_dead_letters", killed)
+        patch.setattr(iceberg_job._IcebergCommits, "_add_dead_letters", raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
             run(data, target)
     assert run(data, target).committed is False
@@ -423,9 +419,9 @@ def test_what_a_client_of_a_catalog_says_is_one_line(
 def test_no_message_has_the_catalogs_password(data: DataDirectory, scheme: str) -> None:
     fill(data.log("orders"), 1)
     target = IcebergTarget(f"{scheme}://user:hidden@127.0.0.1:1/db", NAME, properties=(("token", "hidden"),))
-    with pytest.raises((BadRequestError, JobError)) as told:
+    with pytest.raises((BadRequestError, JobError)) as refused:
         run(data, target)
-    assert "hidden" not in str(told.value)
+    assert "hidden" not in str(refused.value)
 
 
 def test_without_pyiceberg_the_package_is_named(

@@ -18,7 +18,7 @@ from pyiceberg.table import Transaction
 
 from tests.support.iceberg import NAME, closed_catalogs, offsets, run, table_of, target_below
 from tests.support.moto_store import BUCKET, MotoStore, moto_store
-from tests.support.pipelines import DataDirectory, damage_first_batch, fill
+from tests.support.pipelines import DataDirectory, damage_first_batch, fill, raise_interrupt
 from tidelog.pipeline.job_errors import ConflictError
 from tidelog.pipeline.jobs import iceberg as iceberg_job
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
@@ -46,10 +46,6 @@ def left_over(store: MotoStore, target: IcebergTarget) -> set[str]:
     folder = table.location().removeprefix(f"s3://{BUCKET}/")
     known = set(table.inspect.all_files().column("file_path").to_pylist())
     return (store.names_below(f"{folder}/data") - known) | store.names_below(f"{folder}/_tidelog")
-
-
-def killed(*_: Any, **__: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def test_runs_add_each_record_once_and_the_audit_agrees(
@@ -83,7 +79,7 @@ def test_a_run_that_was_killed_is_run_again_and_leaves_no_object(
     run(data, target)
     fill(data.log("orders"), 4)
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(*KILLS[moment], killed)
+        patch.setattr(*KILLS[moment], raise_interrupt)
         run(data, target)
     fill(data.log("orders"), 4)
     run(data, target, file_bytes=1000)
@@ -116,7 +112,7 @@ def test_the_objects_of_a_run_that_may_still_commit_stay(
     run(data, target)
     fill(data.log("orders"), 2)
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(iceberg_job, "_commit", killed)
+        patch.setattr(iceberg_job, "_commit", raise_interrupt)
         run(data, target)
     found = left_over(store, target)
     assert len(found) == 2
@@ -124,7 +120,7 @@ def test_the_objects_of_a_run_that_may_still_commit_stay(
     assert left_over(store, target) == set()
 
 
-def test_latest_values(data: DataDirectory, target: IcebergTarget, store: MotoStore) -> None:
+def test_a_table_in_a_store_has_the_latest_values(data: DataDirectory, target: IcebergTarget, store: MotoStore) -> None:
     fill(data.log("orders"), 4)
     run(data, target, mode="upsert", file_bytes=200)
     fill(data.log("orders"), 1)
@@ -142,7 +138,7 @@ def test_dead_letters(data: DataDirectory, target: IcebergTarget, store: MotoSto
     path = data.path / "orders-0" / f"{0:020d}.log"
     damage_first_batch(path)
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(iceberg_job._IcebergCommits, "_add_dead_letters", killed)
+        patch.setattr(iceberg_job._IcebergCommits, "_add_dead_letters", raise_interrupt)
         run(data, target)
     assert run(data, target).committed is False
     letters = table_of(target, NAME + "_dead_letter").scan().to_arrow().to_pylist()
@@ -158,7 +154,7 @@ def test_dead_letters_of_a_run_that_did_not_commit_go(
     path = data.path / "orders-0" / f"{0:020d}.log"
     damage_first_batch(path)
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(iceberg_job, "_commit", killed)
+        patch.setattr(iceberg_job, "_commit", raise_interrupt)
         run(data, target)
     run(data, target)
     folder = table_of(target).location().removeprefix(f"s3://{BUCKET}/")

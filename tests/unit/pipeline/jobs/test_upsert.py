@@ -25,7 +25,15 @@ from deltalake.schema import PrimitiveType
 from pyiceberg.types import StringType
 
 from tests.support.iceberg import NAME, table_of, target_below
-from tests.support.pipelines import NOW_MS, DataDirectory, damage_first_batch, end_transaction, fill, write
+from tests.support.pipelines import (
+    NOW_MS,
+    DataDirectory,
+    damage_first_batch,
+    end_transaction,
+    fill,
+    raise_interrupt,
+    write,
+)
 from tidelog.pipeline.audit import latest
 from tidelog.pipeline.errors import TopicRecreatedError
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
@@ -128,10 +136,6 @@ def run(data: DataDirectory, kind: Kind, **fields: Any) -> ExportResult:
     return kind.export(ExportRequest(data.source(), table, mode="upsert", **fields))
 
 
-def killed(*_: Any, **__: Any) -> None:
-    raise KeyboardInterrupt
-
-
 class Changelog:
     """Random changes of a few keys in two partitions, and the resulting latest values."""
 
@@ -181,7 +185,7 @@ def test_at_every_commit_the_table_is_the_compacted_log(
         sizes = {"file_bytes": chance.choice((300, 1 << 20)), "commit_files": chance.choice((2, 64))}
         if chance.random() < 0.4:
             with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-                patch.setattr(*chance.choice(kind.kills), killed)
+                patch.setattr(*chance.choice(kind.kills), raise_interrupt)
                 run(data, kind, **sizes)
             if before:
                 assert kind.latest() == before, "a killed run left the table as it was"

@@ -42,7 +42,7 @@ OFFSETS = Columns(("offset",))
 
 
 @pytest.fixture(autouse=True)
-def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_waiting_for_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holes, "SAVE_PATIENCE_S", 0.0)
 
 
@@ -90,7 +90,7 @@ def cut_batches(segment: SegmentFile, first: int, count: int) -> tuple[int, int]
     return gone[0].base_offset, gone[-1].last_offset + 1
 
 
-def planned(data: DataDirectory, start: int = 0, end: int | None = None, **fields: Any) -> list[SegmentSlice]:
+def plan_slices(data: DataDirectory, start: int = 0, end: int | None = None, **fields: Any) -> list[SegmentSlice]:
     end = log_bounds(place(data)).end if end is None else end
     return plan(ReadRequest((OffsetRange(place(data), start, end),), **fields))
 
@@ -100,7 +100,7 @@ def read(slices: list[SegmentSlice], **options: Any) -> list[int]:
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
 
-def audited(data: DataDirectory) -> PartitionAudit:
+def audit_partition(data: DataDirectory) -> PartitionAudit:
     return audit(None, AuditRequest(data.source(), records=False)).partitions[0]
 
 
@@ -112,37 +112,37 @@ class TestASegmentIsGone:
             r"there is no .*cleaner-offset-checkpoint, so nothing says that they were compacted \(failOnDataLoss=false"
         )
         with pytest.raises(DataLossError, match=expected):
-            planned(data)
+            plan_slices(data)
 
     def test_a_checkpoint_of_another_log_does_not_explain_missing_offsets(self, data: DataDirectory) -> None:
         remove_middle(data)
         say_cleaned(data.path, 1 << 40, "other")
         with pytest.raises(DataLossError, match=r"it was never compacted, .*cleaner-offset-checkpoint has no entry"):
-            planned(data)
+            plan_slices(data)
 
     def test_missing_offsets_above_the_checkpoint_are_lost(self, data: DataDirectory) -> None:
         first, _ = remove_middle(data)
         say_cleaned(data.path, first)
         with pytest.raises(DataLossError, match=f"says that the log was compacted below offset {first} "):
-            planned(data)
+            plan_slices(data)
 
     def test_missing_offsets_below_the_checkpoint_count_as_compacted(self, data: DataDirectory) -> None:
         first, behind = remove_middle(data)
         say_cleaned(data.path, behind)
-        assert read(planned(data)) == [*range(first), *range(behind, 300)]
+        assert read(plan_slices(data)) == [*range(first), *range(behind, 300)]
 
     def test_a_damaged_checkpoint_explains_nothing(self, data: DataDirectory) -> None:
         remove_middle(data)
         (data.path / CLEANER_OFFSET_FILE).write_text("nonsense")
         with pytest.raises(DataLossError, match=r"nothing says that they were compacted: .*cleaner-offset-checkpoint"):
-            planned(data)
+            plan_slices(data)
 
     def test_offsets_outside_the_requested_range_may_be_missing(self, data: DataDirectory) -> None:
         first, behind = remove_middle(data)
-        assert read(planned(data, 0, first)) == list(range(first))
-        assert read(planned(data, behind)) == list(range(behind, 300))
+        assert read(plan_slices(data, 0, first)) == list(range(first))
+        assert read(plan_slices(data, behind)) == list(range(behind, 300))
         with pytest.raises(DataLossError, match=f"offsets {first + 2} to {first + 2} are missing"):
-            planned(data, first + 2, first + 3)
+            plan_slices(data, first + 2, first + 3)
 
     @pytest.mark.parametrize(
         "fields", [{}, {"min_partitions": 7}, {"max_records_per_partition": 11}, {"bytes_per_task": 700}]
@@ -153,7 +153,7 @@ class TestASegmentIsGone:
         first, behind = remove_middle(data)
         lost: list[LostRange] = []
         with caplog.at_level(logging.WARNING):
-            slices = planned(data, fail_on_data_loss=False, lost=lost, **fields)
+            slices = plan_slices(data, fail_on_data_loss=False, lost=lost, **fields)
         assert f"data loss: t-0: offsets {first} to " in caplog.text
         assert {offset for found in lost for offset in range(found.start, found.end)} == set(range(first, behind))
         caplog.clear()
@@ -161,7 +161,7 @@ class TestASegmentIsGone:
         assert not caplog.records, "told once, by the driver"
 
     def test_a_segment_removed_during_a_query_is_lost(self, data: DataDirectory) -> None:
-        slices = planned(data)
+        slices = plan_slices(data)
         first, behind = remove_middle(data)
         with pytest.raises(DataLossError, match=f"offsets {first} to {behind - 1} are missing between"):
             read(slices)
@@ -178,7 +178,7 @@ class TestASegmentIsGone:
             remove(gone)
         first, behind = segments[1].base_offset, segments[3].base_offset
         with pytest.raises(DataLossError, match=f"offsets {first} to {behind - 1} are missing"):
-            planned(data)
+            plan_slices(data)
 
     def test_a_missing_first_segment_is_no_hole(self, data: DataDirectory) -> None:
         segments = segments_of(data)
@@ -190,9 +190,9 @@ class TestBatchesAreGone:
     def test_batches_missing_within_a_file_are_lost(self, data: DataDirectory) -> None:
         first, behind = cut_batches(segments_of(data)[1], 2, 3)
         with pytest.raises(DataLossError, match=f"offsets {first} to {behind - 1} are missing in .*: there is no"):
-            read(planned(data))
+            read(plan_slices(data))
         lost: list[LostRange] = []
-        assert read(planned(data), fail_on_data_loss=False, lost=lost) == [*range(first), *range(behind, 300)]
+        assert read(plan_slices(data), fail_on_data_loss=False, lost=lost) == [*range(first), *range(behind, 300)]
         assert lost == [LostRange("t", 0, first, behind)]
 
     @pytest.mark.parametrize("first_batch", [0, 7])
@@ -202,16 +202,16 @@ class TestBatchesAreGone:
             batches = len(list(headers(file, 0, file.size)))
         first, behind = cut_batches(segment, first_batch and batches - 1, 1)
         with pytest.raises(DataLossError, match=f"offsets {first} to {behind - 1} are missing"):
-            read(planned(data))
+            read(plan_slices(data))
 
     def test_a_file_in_which_the_checkpoint_lies_was_cleaned_as_a_whole(self, data: DataDirectory) -> None:
         segment = segments_of(data)[1]
         first, behind = cut_batches(segment, 4, 2)
         say_cleaned(data.path, segment.base_offset + 1)
-        assert read(planned(data)) == [*range(first), *range(behind, 300)]
+        assert read(plan_slices(data)) == [*range(first), *range(behind, 300)]
         say_cleaned(data.path, segment.base_offset)
         with pytest.raises(DataLossError):
-            read(planned(data))
+            read(plan_slices(data))
 
     def test_missing_offsets_of_old_formats_are_lost(self, tmp_path: Path) -> None:
         from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
@@ -242,8 +242,8 @@ class TestMarksOfACleaner:
         Path(path).write_bytes(bytes(lacking) + rest)
         Path(path.replace(".log", ".index")).unlink()
         assert marked_below(place(data).path, behind) == behind + 5
-        assert read(planned(data)) == [*range(first), behind, *range(behind + 5, 300)]
-        assert audited(data).total("lost_offsets") == 0
+        assert read(plan_slices(data)) == [*range(first), behind, *range(behind + 5, 300)]
+        assert audit_partition(data).total("lost_offsets") == 0
 
     def test_a_log_that_was_never_cleaned_has_no_batch_that_lacks_records(self, data: DataDirectory) -> None:
         assert marked_below(place(data).path, 0) == 0
@@ -269,7 +269,7 @@ class TestALiveCleaner:
 
         monkeypatch.setattr(holes, "SAVE_PATIENCE_S", 60.0)
         monkeypatch.setattr(time, "sleep", save)
-        assert read(planned(data)) == [*range(first), *range(behind, 300)]
+        assert read(plan_slices(data)) == [*range(first), *range(behind, 300)]
         assert len(waits) == 3
 
     def test_planning_does_not_wait_for_a_checkpoint_if_files_are_old(
@@ -279,7 +279,7 @@ class TestALiveCleaner:
         monkeypatch.setattr(holes, "SAVE_PATIENCE_S", 1e9)
         monkeypatch.setattr(holes, "RECENT_S", -1.0)
         with pytest.raises(DataLossError):
-            planned(data)
+            plan_slices(data)
 
     def test_the_checkpoint_is_read_once_while_it_stays(self, data: DataDirectory) -> None:
         say_cleaned(data.path, 7)
@@ -316,20 +316,20 @@ class TestStreams:
 class TestJobs:
     def test_audit_tells_lost_from_compacted(self, data: DataDirectory) -> None:
         first, behind = remove_middle(data)
-        found = audited(data)
+        found = audit_partition(data)
         assert found.is_wrong
         assert (found.total("lost_offsets"), found.total("compacted_offsets")) == (behind - first, 0)
         say_cleaned(data.path, behind)
-        found = audited(data)
+        found = audit_partition(data)
         assert not found.is_wrong
         assert (found.total("lost_offsets"), found.total("compacted_offsets")) == (0, behind - first)
 
     def test_audit_of_batches_that_are_gone(self, data: DataDirectory) -> None:
         segment = segments_of(data)[1]
         first, behind = cut_batches(segment, 4, 2)
-        assert audited(data).total("lost_offsets") == behind - first
+        assert audit_partition(data).total("lost_offsets") == behind - first
         say_cleaned(data.path, segment.base_offset + 1)
-        assert audited(data).total("compacted_offsets") == behind - first
+        assert audit_partition(data).total("compacted_offsets") == behind - first
 
     def test_export_refuses_lost_offsets_and_records_accepted_ones(self, data: DataDirectory, tmp_path: Path) -> None:
         first, behind = remove_middle(data)
@@ -373,14 +373,14 @@ def test_every_missing_offset_is_told_or_explained(
     say_cleaned(data.path, clean)
     missing = {offset for offset in range(end) if offset not in present and offset >= clean}
     lost: list[LostRange] = []
-    slices = planned(data, fail_on_data_loss=False, lost=lost)
+    slices = plan_slices(data, fail_on_data_loss=False, lost=lost)
     assert read(slices, fail_on_data_loss=False, lost=lost) == sorted(present)
-    told = {offset for found in lost for offset in range(found.start, found.end) if offset not in present}
-    assert {offset for offset in told if offset >= clean} == missing
-    assert audited(data).total("lost_offsets") == len(told)
+    reported = {offset for found in lost for offset in range(found.start, found.end) if offset not in present}
+    assert {offset for offset in reported if offset >= clean} == missing
+    assert audit_partition(data).total("lost_offsets") == len(reported)
     if missing:
         with pytest.raises(DataLossError):
-            planned(data)
+            plan_slices(data)
 
 
 def test_a_hole_names_the_files_around_it() -> None:

@@ -49,7 +49,7 @@ def test_a_begin_that_is_gone_is_a_loss_unless_that_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("offsets", [5, (1,), (1, 2, 3), (-1, None), (None, True), ("1", None), {7: (0, 1)}])
-def test_offsets_that_mean_nothing(offsets: Any) -> None:
+def test_wrong_offsets_are_refused(offsets: Any) -> None:
     with pytest.raises(OptionError, match="offsets"):
         ranges(offsets)
 
@@ -64,7 +64,7 @@ def test_times_have_an_end_that_is_not_included() -> None:
 
 @pytest.mark.parametrize("times", [5, (1,), ("yesterday-ish", None), (None, True), (1.5, None), (None, MAX_TIME + 1),
                                    (datetime.min, None)])  # fmt: skip
-def test_times_that_mean_nothing(times: Any) -> None:
+def test_wrong_times_are_refused(times: Any) -> None:
     with pytest.raises(OptionError, match="times"):
         time_filter(times, None)
 

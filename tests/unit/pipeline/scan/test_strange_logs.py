@@ -75,7 +75,7 @@ def scanned(world: World, **asked: Any) -> Rows:
     return rows_of(tidelog.scan(world.data, ["a-1", "a.b"], columns=NAMES, **asked).read_all())
 
 
-def test_scans(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scans_find_the_records_of_strange_logs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole and in parts: of offsets, times and keys, in slices of any size."""
     for log in world.logs:
         if world.chance.random() < 0.5:
@@ -107,7 +107,7 @@ def ask_for_parts(world: World, log: StrangeLog, isolation: str) -> None:
     assert rows_of(found) == [row for row in rows if row["key"] == b"key-2"]
 
 
-def test_exports(world: World, tmp_path: Path) -> None:
+def test_exports_hold_the_records_of_strange_logs(world: World, tmp_path: Path) -> None:
     """Run after run, while the log grows and transactions end; the audit finds nothing wrong and compares all."""
     table = tmp_path / "table"
     source = LogSource((str(world.data),))

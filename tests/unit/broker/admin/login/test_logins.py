@@ -64,7 +64,7 @@ LET_IN = [200, 200, 202, 400, 200, 404]
 
 
 @pytest.fixture(autouse=True)
-def no_wait_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_stop_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the interface end at once, though answers to wrong passwords still wait."""
     monkeypatch.setattr(app, "STOP_TIMEOUT_S", 0.001)  # 0 would have no limit
 
@@ -96,7 +96,7 @@ def allow(asked: Site, user: str, operation: AclOperation, kind: ResourceType, n
     return record.id
 
 
-async def statuses(asked: Site, headers: Mapping[str, str]) -> list[int]:
+async def ask_all_pages(asked: Site, headers: Mapping[str, str]) -> list[int]:
     return [(await asked.ask(method, path, headers)).status for method, path in PAGES]
 
 
@@ -109,7 +109,7 @@ async def test_every_page_requires_a_login(
 ) -> None:
     monkeypatch.setattr(admin_login, "FAILED_DELAY_MS", 0)
     async with site(tmp_path, SASL) as asked:
-        assert set(await statuses(asked, headers)) == {401}
+        assert set(await ask_all_pages(asked, headers)) == {401}
         answer = await asked.ask("GET", "/metrics", headers)
         assert answer.headers["www-authenticate"].startswith('basic realm="tidelog"')
         assert asked.parts.broker.services.cleaner.made is None
@@ -128,7 +128,7 @@ async def test_health_is_open_without_details(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("user", "password"), [("ann", "plain"), ("bob", "scram")])
 async def test_users_of_plain_and_scram_may_log_in(tmp_path: Path, user: str, password: str) -> None:
     async with site(tmp_path, SASL) as asked:
-        assert await statuses(asked, basic(user, password)) == LET_IN
+        assert await ask_all_pages(asked, basic(user, password)) == LET_IN
 
 
 @pytest.mark.parametrize("known", [[m] for m in ScramMechanism] + [list(ScramMechanism)])
@@ -261,15 +261,15 @@ async def test_a_permission_that_is_revoked_while_the_body_comes_is_gone(tmp_pat
 
 async def test_each_page_asks_the_authorizer(tmp_path: Path) -> None:
     async with site(tmp_path, {**SASL, **AUTHORIZER}) as asked:
-        assert await statuses(asked, basic("root", "root")) == LET_IN
-        assert await statuses(asked, basic("ann", "plain")) == [403, 403, 404, 404, 403, 404]
+        assert await ask_all_pages(asked, basic("root", "root")) == LET_IN
+        assert await ask_all_pages(asked, basic("ann", "plain")) == [403, 403, 404, 404, 403, 404]
         allow(asked, "ann", AclOperation.DESCRIBE, ResourceType.TOPIC, "orders")
-        assert await statuses(asked, basic("ann", "plain")) == [403, 403, 403, 403, 403, 404]
+        assert await ask_all_pages(asked, basic("ann", "plain")) == [403, 403, 403, 403, 403, 404]
         for operation in (AclOperation.READ, AclOperation.ALTER):
             allow(asked, "ann", operation, ResourceType.TOPIC, "orders")
-        assert await statuses(asked, basic("ann", "plain")) == [403, 403, 202, 400, 403, 404]
+        assert await ask_all_pages(asked, basic("ann", "plain")) == [403, 403, 202, 400, 403, 404]
         allow(asked, "ann", AclOperation.ALTER, ResourceType.CLUSTER, "kafka-cluster")
-        assert await statuses(asked, basic("ann", "plain")) == LET_IN
+        assert await ask_all_pages(asked, basic("ann", "plain")) == LET_IN
 
 
 async def test_topics_that_a_user_may_not_describe_look_like_missing_ones(tmp_path: Path) -> None:
@@ -308,12 +308,12 @@ async def test_tokens_read_or_write_until_they_end(tmp_path: Path, monkeypatch: 
     async with site(tmp_path / "data", texts) as asked:
         wanted = {reader: [200, 200, 403, 400, 403, 404], ended: [401] * 6, writer: [401] * 6, "x": [401] * 6}
         for token, expected in wanted.items():
-            assert await statuses(asked, {"Authorization": f"Bearer {token}"}) == expected
+            assert await ask_all_pages(asked, {"Authorization": f"Bearer {token}"}) == expected
         tokens.write_text(second)
-        assert await statuses(asked, {"Authorization": f"Bearer {writer}"}) == LET_IN
-        assert await statuses(asked, {"Authorization": f"Bearer {reader}"}) == [401] * 6
+        assert await ask_all_pages(asked, {"Authorization": f"Bearer {writer}"}) == LET_IN
+        assert await ask_all_pages(asked, {"Authorization": f"Bearer {reader}"}) == [401] * 6
         tokens.unlink()
-        assert await statuses(asked, {"Authorization": f"Bearer {writer}"}) == [401] * 6
+        assert await ask_all_pages(asked, {"Authorization": f"Bearer {writer}"}) == [401] * 6
 
 
 SIGNED = "admin.sasl.oauthbearer."
@@ -345,7 +345,7 @@ async def test_signed_tokens_name_their_user(tmp_path: Path, monkeypatch: pytest
             own: [403, 403, 404, 404, 403, 404],
         }
         for token, expected in wanted.items():
-            assert await statuses(asked, {"Authorization": f"Bearer {token}"}) == expected
+            assert await ask_all_pages(asked, {"Authorization": f"Bearer {token}"}) == expected
 
 
 def test_a_bearer_without_a_file_or_a_signature_is_unknown(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ async def test_guesses_of_one_address_wait_and_known_users_do_not(
             writer.transport.abort()
 
 
-def note_first_refusal(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+def hold_refusals(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Have refusals never end; the event is set when the first one begins."""
     monkeypatch.setattr(admin_login, "FAILED_DELAY_MS", 60_000)
     failed = asyncio.Event()
@@ -421,7 +421,7 @@ async def test_concurrent_password_guesses_are_checked_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, password: str
 ) -> None:
     """A guess is checked only when its turn comes, however many connections guess at once."""
-    failed = note_first_refusal(monkeypatch)
+    failed = hold_refusals(monkeypatch)
     async with site(tmp_path, SASL) as asked:
         wrong = asyncio.create_task(asked.ask("GET", "/metrics", basic(user, "wrong")))
         await asyncio.wait_for(failed.wait(), 60)
@@ -433,7 +433,7 @@ async def test_concurrent_password_guesses_are_checked_one_after_the_other(
 
 
 async def test_a_token_does_not_wait_for_guesses_of_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = note_first_refusal(monkeypatch)
+    failed = hold_refusals(monkeypatch)
     tokens = tmp_path / "tokens"
     token, line = make_token("ann", may_write=True, expires_s=10**12)
     tokens.write_text(line)

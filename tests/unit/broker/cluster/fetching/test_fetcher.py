@@ -54,7 +54,7 @@ def fetch_of(fetcher: LeaderFetcher, now_ms: float = 0) -> FetchRequest:
     return request
 
 
-def asked_of(request: FetchRequest) -> dict[int, int]:
+def fetch_offsets_of(request: FetchRequest) -> dict[int, int]:
     """Return the offset asked for, by partition."""
     return {one.partition: one.fetch_offset for topic in request.topics for one in topic.partitions}
 
@@ -86,22 +86,22 @@ class TestThrottle:
         assert isinstance(request, FetchRequest)
         assert [one.partitions for one in request.forgotten_topics_data] == [[1]]
         fetcher.take_answer(answer(), 0)
-        assert asked_of(fetch_of(fetcher, THROTTLED_MS - 1)) == {}
+        assert fetch_offsets_of(fetch_of(fetcher, THROTTLED_MS - 1)) == {}
         fetcher.take_answer(answer(), 0)
-        assert asked_of(fetch_of(fetcher, THROTTLED_MS)) == {1: 0}
+        assert fetch_offsets_of(fetch_of(fetcher, THROTTLED_MS)) == {1: 0}
 
     def test_with_all_of_them_throttled_nothing_is_asked_for_a_while(self) -> None:
         fetcher = fetcher_of(KEY)
         assert fetcher.next_request(5, [KEY]) is None
         assert fetcher.wake_ms == 5 + THROTTLED_MS
         assert fetcher.next_request(5 + THROTTLED_MS, [KEY]) is None
-        assert asked_of(fetch_of(fetcher, 5 + 2 * THROTTLED_MS)) == {0: 0}
+        assert fetch_offsets_of(fetch_of(fetcher, 5 + 2 * THROTTLED_MS)) == {0: 0}
 
     def test_a_partition_that_is_no_longer_followed_is_not_throttled(self) -> None:
-        assert asked_of(fetch_of(fetcher_throttled_elsewhere())) == {0: 0}
+        assert fetch_offsets_of(fetch_of(fetcher_with_another_throttled())) == {0: 0}
 
 
-def fetcher_throttled_elsewhere() -> LeaderFetcher:
+def fetcher_with_another_throttled() -> LeaderFetcher:
     """Build a loop that is told to throttle a partition which it does not fetch."""
     fetcher = fetcher_of(KEY)
     fetcher.next_request(0, [OTHER])
@@ -113,16 +113,16 @@ class TestSession:
     def test_the_first_request_names_all_partitions_and_the_follower(self) -> None:
         request = fetch_of(fetcher_of(KEY, OTHER))
         assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (7, 42)
-        assert (request.session_id, request.session_epoch, asked_of(request)) == (0, 0, {0: 0, 1: 0})
+        assert (request.session_id, request.session_epoch, fetch_offsets_of(request)) == (0, 0, {0: 0, 1: 0})
 
     def test_later_requests_name_only_partitions_whose_offset_moved(self) -> None:
         fetcher = after_first_answer(KEY, OTHER)
         request = fetch_of(fetcher)
-        assert (request.session_id, request.session_epoch, asked_of(request)) == (5, 1, {})
+        assert (request.session_id, request.session_epoch, fetch_offsets_of(request)) == (5, 1, {})
         (work,) = fetcher.take_answer(answer(data(1, b"\1\1", 1)), 0)
         fetcher.resume(work.key, 1, LogPosition(2, 1, 0))
         request = fetch_of(fetcher)
-        assert (request.session_epoch, asked_of(request)) == (2, {1: 2})
+        assert (request.session_epoch, fetch_offsets_of(request)) == (2, {1: 2})
 
     def test_a_removed_partition_is_forgotten(self) -> None:
         fetcher = after_first_answer(KEY, OTHER)
@@ -147,9 +147,9 @@ class TestSession:
         request = fetch_of(fetcher, 1000)
         assert [one.partitions for one in request.forgotten_topics_data] == [[1]]
         fetcher.take_answer(answer(), 1010)
-        assert asked_of(fetch_of(fetcher, 1049)) == {}
+        assert fetch_offsets_of(fetch_of(fetcher, 1049)) == {}
         fetcher.take_answer(answer(), 1050)
-        assert asked_of(fetch_of(fetcher, 1050)) == {1: 0}
+        assert fetch_offsets_of(fetch_of(fetcher, 1050)) == {1: 0}
 
     @pytest.mark.parametrize(
         "code", [errors.FetchSessionIdNotFoundError.code, errors.InvalidFetchSessionEpochError.code]
@@ -160,7 +160,7 @@ class TestSession:
         assert fetcher.take_answer(answer(error_code=code), 0) == []
         assert fetcher.next_request(0) is None
         request = fetch_of(fetcher, 50)
-        assert (request.session_epoch, asked_of(request)) == (0, {0: 0, 1: 0})
+        assert (request.session_epoch, fetch_offsets_of(request)) == (0, {0: 0, 1: 0})
 
     def test_an_answer_about_a_strange_partition_ends_the_session(self) -> None:
         fetcher = after_first_answer(KEY)
@@ -173,7 +173,7 @@ class TestSession:
         fetch_of(fetcher)
         fetcher.take_answer(FetchResponse(session_id=0), 0)
         request = fetch_of(fetcher)
-        assert (request.session_id, request.session_epoch, asked_of(request)) == (0, 0, {0: 0})
+        assert (request.session_id, request.session_epoch, fetch_offsets_of(request)) == (0, 0, {0: 0})
 
     def test_a_lost_answer_doubles_the_pause(self) -> None:
         fetcher = after_first_answer(KEY)
@@ -185,7 +185,7 @@ class TestSession:
             pauses.append(fetcher.wake_ms - now)
             now = fetcher.wake_ms
         assert pauses == [50, 100, 200, 400, 800, 1000, 1000]
-        assert asked_of(fetch_of(fetcher, now)) == {0: 0}
+        assert fetch_offsets_of(fetch_of(fetcher, now)) == {0: 0}
 
 
 class TestAnswers:
@@ -197,7 +197,7 @@ class TestAnswers:
         fetcher.resume(first.key, 1, LogPosition(1, 1, 0))
         assert fetcher.next_request(0) is None
         fetcher.resume(second.key, 1, LogPosition(1, 1, 0))
-        assert asked_of(fetch_of(fetcher)) == {0: 1, 1: 1}
+        assert fetch_offsets_of(fetch_of(fetcher)) == {0: 1, 1: 1}
 
     def test_records_come_with_the_bounds_of_their_append(self) -> None:
         fetcher = fetcher_of(KEY, leader_epoch=3)
@@ -235,7 +235,7 @@ class TestAnswers:
         fetcher.set_partitions({KEY: followed(2, LogPosition(9, 1, 0))})
         fetcher.resume(KEY, 1, LogPosition(1, 1, 0))
         fetcher.fail(KEY, 1)
-        assert asked_of(fetch_of(fetcher)) == {0: 9}
+        assert fetch_offsets_of(fetch_of(fetcher)) == {0: 9}
 
     def test_a_partition_whose_image_comes_again_continues(self) -> None:
         fetcher = after_first_answer(KEY)
@@ -243,7 +243,7 @@ class TestAnswers:
         (work,) = fetcher.take_answer(answer(data(0, b"\1")), 0)
         fetcher.set_partitions({KEY: followed()})
         fetcher.resume(work.key, 1, LogPosition(1, 1, 0))
-        assert asked_of(fetch_of(fetcher)) == {0: 1}
+        assert fetch_offsets_of(fetch_of(fetcher)) == {0: 1}
 
     def test_damaged_records_delay_their_partition_alone(self) -> None:
         fetcher = fetcher_of(KEY, OTHER)
@@ -252,7 +252,7 @@ class TestAnswers:
         fetcher.delay(first.key, 1, EMPTY, 0)
         fetcher.resume(second.key, 1, LogPosition(1, 1, 0))
         request = fetch_of(fetcher)
-        assert asked_of(request) == {1: 1}
+        assert fetch_offsets_of(request) == {1: 1}
         assert [one.partitions for one in request.forgotten_topics_data] == [[0]]
 
     def test_delays_double_while_the_work_of_each_answer_fails(self) -> None:
@@ -278,7 +278,7 @@ class TestAnswers:
         fetcher.fail(KEY, 1)
         assert (fetcher.next_request(10**9), fetcher.wake_ms, fetcher.failed_count) == (None, None, 1)
         fetcher.set_partitions({KEY: followed(2)})
-        assert asked_of(fetch_of(fetcher)) == {0: 0}
+        assert fetch_offsets_of(fetch_of(fetcher)) == {0: 0}
 
     def test_lag_is_the_distance_to_the_high_watermark(self) -> None:
         fetcher = fetcher_of(KEY, OTHER)
@@ -358,7 +358,7 @@ class TestOffsetOutOfRange:
         assert isinstance(request, ListOffsetsRequest)
         fetcher.set_partitions({KEY: followed(2)})
         assert fetcher.take_answer(ModelLeader(1).answer(request), 0) == []
-        assert asked_of(fetch_of(fetcher)) == {0: 0}
+        assert fetch_offsets_of(fetch_of(fetcher)) == {0: 0}
 
 
 class World:

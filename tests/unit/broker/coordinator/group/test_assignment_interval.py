@@ -64,8 +64,8 @@ def test_members_of_a_consumer_group_that_come_within_the_interval_are_assigned_
     world.advance(999)
     assert partitions(beat(world, "a", first.member_epoch, owned={T: [0, 1, 2, 3]})) is None
     world.advance(1)
-    told = beat(world, "a", first.member_epoch)
-    assert (told.member_epoch, partitions(told)) == (first.member_epoch, {T: [0, 1]}), "of three members"
+    response = beat(world, "a", first.member_epoch)
+    assert (response.member_epoch, partitions(response)) == (first.member_epoch, {T: [0, 1]}), "of three members"
 
 
 def test_a_restart_knows_when_the_target_was_worked_out() -> None:
@@ -87,7 +87,7 @@ def test_members_of_a_share_group_wait_for_the_interval(tmp_path: Path) -> None:
     second = world.member(member_id="n")
     assert second.member_epoch == first.member_epoch
     assert second.beat(second.member_epoch).assignment is None
-    world.passes(1000)
+    world.advance(1000)
     answer = second.beat(second.member_epoch)
     assert answer.assignment is not None
     assert (answer.member_epoch > first.member_epoch, bool(answer.assignment.topic_partitions)) == (True, True)
@@ -100,19 +100,19 @@ def test_members_of_a_streams_group_are_told_that_they_wait(tmp_path: Path) -> N
     first, second = Member(world, "a"), Member(world, "b")
     first.join()
     first.beat()
-    first.holds()
-    assert first.has() == (ALL, set())
+    first.confirm_tasks()
+    assert first.assigned_tasks() == (ALL, set())
     world.configure(streams_assignment_interval_ms="1000")
     answer = second.join()
     assert answer.status is not None
     assert [(status.status_code, status.status_detail) for status in answer.status] == [
         (StatusCode.ASSIGNMENT_DELAYED, "Assignment delayed due to the configured assignment interval.")
     ]
-    assert second.has() == (set(), set())
-    world.passes(1000)
+    assert second.assigned_tasks() == (set(), set())
+    world.advance(1000)
     assert second.beat().status == []
     for _ in range(3):
-        first.holds()
-        second.holds()
-    assert (len(first.has()[0]), len(second.has()[0])) == (2, 2)
+        first.confirm_tasks()
+        second.confirm_tasks()
+    assert (len(first.assigned_tasks()[0]), len(second.assigned_tasks()[0])) == (2, 2)
     world.close()

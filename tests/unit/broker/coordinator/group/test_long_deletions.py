@@ -127,7 +127,7 @@ def wide_group(world: GroupWorld) -> None:
     offsets_of_groups(world, [("wide", f"u{number}", 0) for number in range(600)])
 
 
-def deletion(world: GroupWorld) -> Deferred[Deferred[DeletableGroupResult]]:
+def begin_deletion(world: GroupWorld) -> Deferred[Deferred[DeletableGroupResult]]:
     job = world.runtime.steps.run(world.coordinator.delete_group("wide"))
     assert not isinstance(job, Deferred), "it goes in steps"
     return job.done
@@ -137,7 +137,7 @@ def test_a_group_of_many_offsets_is_deleted_in_parts() -> None:
     world = stepping_world()
     wide_group(world)
     before = len(world.log.batches[0])
-    deleted = deletion(world)
+    deleted = begin_deletion(world)
     turns = 0
     while world.loop.soon:
         world.loop.soon.pop(0)()
@@ -154,7 +154,7 @@ def test_a_group_of_many_offsets_is_deleted_in_parts() -> None:
 def test_a_group_that_gets_members_while_it_is_deleted_stays() -> None:
     world = stepping_world()
     wide_group(world)
-    deleted = deletion(world)
+    deleted = begin_deletion(world)
     world.loop.soon.pop(0)()
     world.join_twice(group_id="wide")
     world.loop.run_soon()

@@ -237,12 +237,12 @@ def test_a_member_waiting_in_a_rebalance_is_told_to_rejoin_by_the_upgrade() -> N
 
 def test_a_member_that_rejoins_without_the_groups_protocol_hinders_no_upgrade() -> None:
     world = GroupWorld()
-    both = {"range": says(), "roundrobin": says()}
+    both = {"range": encode_subscription(), "roundrobin": encode_subscription()}
     _, joined = world.join_twice(protocols=both)
     second, again = world.join_twice(protocols=both)
     world.join(joined.result().member_id, protocols=both)
     assert again.result().protocol_name == "range"
-    waiting = world.join(second, protocols={"roundrobin": says()})
+    waiting = world.join(second, protocols={"roundrobin": encode_subscription()})
     Modern(world, "new").join()
     assert waiting.result().error_code == RebalanceInProgressError.code
     assert len(group_of(world).members) == 3
@@ -271,8 +271,8 @@ def test_a_group_in_its_first_rebalance_can_be_upgraded() -> None:
 
 def test_a_rebalancing_group_whose_members_have_left_can_be_upgraded() -> None:
     world = GroupWorld(group_initial_rebalance_delay_ms=3000)
-    first, waiting = world.join_twice(protocols={"range": says()})
-    world.join(protocols={"range": says()})  # asks for a member id
+    first, waiting = world.join_twice(protocols={"range": encode_subscription()})
+    world.join(protocols={"range": encode_subscription()})  # asks for a member id
     leave(world, first)
     assert waiting.result().error_code == UnknownMemberIdError.code
     Modern(world, "new").join()

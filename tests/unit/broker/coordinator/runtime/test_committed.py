@@ -378,7 +378,7 @@ def test_offsets_that_may_be_lost_are_not_shown() -> None:
 
 
 def begin(world: TransactionWorld, log: SyncedLog) -> tuple[int, int]:
-    """Begin transaction x and ask for partition t-0 in it, which is not synced yet; its producer id and epoch."""
+    """Begin transaction x with partition t-0, whose record is not synced yet; return the producer id and epoch."""
     answer = world.coordinator.init_producer_id(
         InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
     )

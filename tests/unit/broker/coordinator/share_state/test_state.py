@@ -154,7 +154,7 @@ def test_deleted_states_are_gone() -> None:
     assert world.kinds() == ["snapshot", "snapshot", "tombstone", "tombstone"]
 
 
-def test_an_update_of_another_snapshot_means_nothing() -> None:
+def test_an_update_of_another_snapshot_is_ignored() -> None:
     world = StateWorld()
     world.share.initialize(KEY, 0, 1)
     world.write(3)
@@ -193,7 +193,7 @@ def test_without_states_everything_is_cut() -> None:
     assert world.cut == [2]
 
 
-def test_a_change_is_laid_over_the_state() -> None:
+def test_an_update_replaces_the_spans_that_it_covers() -> None:
     state = ShareState(5, (Span(5, 9, AVAILABLE, 1), Span(20, 29, ACKNOWLEDGED, 1)), 10)
     changed = apply_update(state, StateUpdate(8, 12, -1, [Span(8, 8, ARCHIVED, 2), Span(10, 12, ACKNOWLEDGED, 1)]))
     assert changed.batches == (
@@ -206,7 +206,7 @@ def test_a_change_is_laid_over_the_state() -> None:
     assert apply_update(state, StateUpdate(-1, 10, 3, ())).start_offset == 5
 
 
-def test_neighbours_alike_are_one() -> None:
+def test_adjacent_spans_of_equal_state_are_joined() -> None:
     spans = [Span(0, 1, AVAILABLE, 1), Span(2, 2, AVAILABLE, 1), Span(3, 3, AVAILABLE, 2), Span(5, 5, AVAILABLE, 2)]
     assert join_equal(spans) == [Span(0, 2, AVAILABLE, 1), Span(3, 3, AVAILABLE, 2), Span(5, 5, AVAILABLE, 2)]
 
@@ -272,7 +272,7 @@ def test_a_read_without_a_leader_epoch_is_not_fenced() -> None:
     assert world.share.read_as_leader(KEY, -1).result().leader_epoch == 7
 
 
-def test_states_that_were_not_made() -> None:
+def test_a_missing_state_is_refused_to_leaders_and_is_neither_summarized_nor_deleted() -> None:
     world = StateWorld()
     with pytest.raises(InvalidRequestError, match="uninitialized"):
         world.share.read_as_leader(KEY, 0)

@@ -112,7 +112,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def texts_of(protocol: str, certificates: Certificates, **texts: str) -> dict[str, str]:
-    """Return the server.properties of a member; further keys with ``__`` for dots."""
+    """Return the server.properties of a member; ``texts`` are further keys, with ``__`` for dots."""
     stores = {
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(certificates.authority.certificate),
@@ -149,7 +149,7 @@ async def test_each_security_protocol_reaches_brokers_and_controllers(
 
 
 @pytest.mark.parametrize(
-    ("protocol", "own", "theirs", "told"),
+    ("protocol", "own", "theirs", "message"),
     [
         ("SSL", {"ssl__truststore__location": "STRANGER"}, {}, "CERTIFICATE_VERIFY_FAILED|certificate verify failed"),
         ("SSL", {}, {"ssl__keystore__location": "ELSEWHERE"}, "Hostname mismatch"),
@@ -163,14 +163,14 @@ async def test_each_security_protocol_reaches_brokers_and_controllers(
     ],
 )
 async def test_security_settings_that_do_not_fit_are_one_line(
-    protocol: str, own: dict[str, str], theirs: dict[str, str], told: str, certificates: Certificates
+    protocol: str, own: dict[str, str], theirs: dict[str, str], message: str, certificates: Certificates
 ) -> None:
     elsewhere = certificates.authority.issue("elsewhere", "/CN=elsewhere", hosts="DNS:elsewhere")
     files = {"STRANGER": str(certificates.directory / "stranger.crt"), "ELSEWHERE": str(elsewhere.pem)}
     own, theirs = ({key: files.get(text, text) for key, text in texts.items()} for texts in (own, theirs))
     security = controller_security(BrokerConfig(texts_of(protocol, certificates, **own)))
     async with Node(protocol, node_texts(certificates, **theirs)) as node:
-        with pytest.raises(ChannelError, match=told) as refused:
+        with pytest.raises(ChannelError, match=message) as refused:
             await ask(node.channel(security), node)
     assert "wrong" not in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -218,7 +218,7 @@ async def test_changed_stores_count_from_the_next_connection_on(certificates: Ce
 
 
 @pytest.mark.parametrize(
-    ("texts", "told"),
+    ("texts", "message"),
     [
         ({"inter__broker__listener__name": "OTHER"}, "'OTHER' for configuration inter.broker.listener.name"),
         ({"security__inter__broker__protocol": "SSL"}, "one of inter.broker.listener.name and security.inter"),
@@ -231,9 +231,9 @@ async def test_changed_stores_count_from_the_next_connection_on(certificates: Ce
     ],
 )
 def test_an_impossible_login_configuration_is_refused_at_the_start(
-    texts: dict[str, str], told: str, certificates: Certificates
+    texts: dict[str, str], message: str, certificates: Certificates
 ) -> None:
-    with pytest.raises(ConfigError, match=told) as refused:
+    with pytest.raises(ConfigError, match=message) as refused:
         broker_security(BrokerConfig(texts_of("SASL_PLAINTEXT", certificates, **texts)))
     assert "s3a" not in str(refused.value)
 

@@ -78,7 +78,7 @@ def outcome(
 
 
 def compare(partition: Partition, offset: int, isolation: FetchIsolation) -> int:
-    """Read both ways; the offset where a reader goes on."""
+    """Compare both ways to read; return the offset at which a reader continues."""
     expected = outcome(partition, offset, isolation, through_cursor=False)
     found = outcome(partition, offset, isolation, through_cursor=True)
     if not isinstance(expected, Read) or not isinstance(found, Read):

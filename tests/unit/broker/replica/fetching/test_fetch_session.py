@@ -72,7 +72,7 @@ def test_a_full_fetch_makes_a_session(cache: FetchSessionCache) -> None:
     assert cache.partition_count() == 2
 
 
-def test_the_final_epoch_makes_none(cache: FetchSessionCache) -> None:
+def test_a_fetch_with_the_final_epoch_creates_no_session(cache: FetchSessionCache) -> None:
     assert answer(cache.context_for(NAMES, request(fetch_of(0), epoch=-1))) == 0
     assert not cache.sessions
 
@@ -158,7 +158,7 @@ def test_partitions_that_returned_records_go_to_the_end(cache: FetchSessionCache
     assert [target.index for target in context.targets] == [1, 0]
 
 
-def test_a_full_cache_gives_no_session(cache: FetchSessionCache) -> None:
+def test_a_full_cache_creates_no_session(cache: FetchSessionCache) -> None:
     new_session(cache, fetch_of(0))
     new_session(cache, fetch_of(0))
     assert new_session(cache, fetch_of(0), fetch_of(1)) == 0

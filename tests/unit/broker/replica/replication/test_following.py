@@ -53,20 +53,20 @@ def test_records_are_appended_and_the_position_tells(pair: Pair) -> None:
     assert values(pair.log) == values(pair.leader)
 
 
-def test_records_for_another_offset_are_not(pair: Pair) -> None:
+def test_records_for_another_offset_are_not_appended(pair: Pair) -> None:
     """The log has moved since the request: it is asked for where it is now, without a pause."""
     assert pair.following.do(pair.work(4))
     assert pair.log.log_end_offset == 0
 
 
-def test_records_of_a_later_epoch_bring_nothing(pair: Pair) -> None:
+def test_records_of_another_leader_epoch_are_not_appended(pair: Pair) -> None:
     assert not pair.following.do(pair.work(epoch=EPOCH - 1))
     assert pair.log.log_end_offset == 0
 
 
-@pytest.mark.parametrize(("told", "taken"), [(4, 4), (10, 10), (12, 10), (-1, 0)])
-def test_the_high_watermark_is_the_leaders_within_the_log(pair: Pair, told: int, taken: int) -> None:
-    pair.following.do(pair.work(high_watermark=told))
+@pytest.mark.parametrize(("sent", "taken"), [(4, 4), (10, 10), (12, 10), (-1, 0)])
+def test_the_high_watermark_is_the_leaders_within_the_log(pair: Pair, sent: int, taken: int) -> None:
+    pair.following.do(pair.work(high_watermark=sent))
     assert pair.log.high_watermark == taken
 
 
@@ -81,7 +81,9 @@ def test_a_high_watermark_comes_without_records(pair: Pair) -> None:
     [TruncateToEpochEnd(KEY, EPOCH, EPOCH, 4), TruncateTo(KEY, EPOCH, 4), StartAt(KEY, EPOCH, 20)],
     ids=["to the end of an epoch", "to an offset", "anew"],
 )
-def test_a_former_leader_cuts_nothing(pair: Pair, work: TruncateToEpochEnd | TruncateTo | StartAt) -> None:
+def test_a_truncation_for_a_former_leader_cuts_nothing(
+    pair: Pair, work: TruncateToEpochEnd | TruncateTo | StartAt
+) -> None:
     """The truncation waited for a thread until this broker led a later epoch, in which its records may be committed.
     The fetch loop learns that nothing was truncated."""
     pair.following.do(pair.work())
@@ -100,9 +102,9 @@ def test_a_former_leaders_high_watermark_is_not_taken(pair: Pair) -> None:
     assert pair.log.high_watermark == 5
 
 
-@pytest.mark.parametrize(("told", "taken"), [(4, 4), (8, 0)])
-def test_the_log_start_follows_up_to_the_high_watermark(pair: Pair, told: int, taken: int) -> None:
-    pair.following.do(pair.work(high_watermark=5, log_start=told))
+@pytest.mark.parametrize(("sent", "taken"), [(4, 4), (8, 0)])
+def test_the_log_start_follows_up_to_the_high_watermark(pair: Pair, sent: int, taken: int) -> None:
+    pair.following.do(pair.work(high_watermark=5, log_start=sent))
     assert pair.log.log_start_offset == taken
 
 
@@ -135,7 +137,7 @@ def test_checkpoints_are_written_before_and_after_a_cut(pair: Pair, work: Any, e
     assert pair.checkpoints == [(end, 0)], "nothing is to be cut"
 
 
-def test_an_epoch_without_a_record_goes_and_a_second_time_nothing(pair: Pair) -> None:
+def test_an_epoch_without_a_record_is_removed_and_nothing_is_truncated_again(pair: Pair) -> None:
     """This replica led epoch 5 and wrote nothing: without the truncation its epochs would never agree with the
     leader's."""
     pair.following.do(pair.work())

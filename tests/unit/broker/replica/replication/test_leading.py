@@ -235,7 +235,7 @@ def test_an_election_notes_the_epoch_of_an_empty_log(node: ReplicatedBroker) -> 
         ({"replica": 2, "offset": 2, "last_epoch": 6}, errors.OffsetOutOfRangeError),
     ],
 )
-def test_replicas_that_are_wrong_are_told_at_once(
+def test_errors_of_a_replica_are_answered_without_a_wait(
     node: ReplicatedBroker, options: dict[str, int], error: type[errors.KafkaError]
 ) -> None:
     node.append("t", b"a")
@@ -317,7 +317,7 @@ def offset_for(node: ReplicatedBroker, timestamp: int, version: int = 11, replic
     return topic.partitions[0].error_code, topic.partitions[0].offset
 
 
-def test_a_new_leader_tells_no_end_before_it_knows_its_followers(node: ReplicatedBroker) -> None:
+def test_a_new_leader_answers_no_end_offset_before_its_followers_have_fetched(node: ReplicatedBroker) -> None:
     for _ in range(3):
         node.append("t", b"a")
     node.partition.take_over(LED._replace(leader_epoch=6, partition_epoch=8))

@@ -34,7 +34,7 @@ def test_replicas_are_named_by_partition_and_broker(listed: tuple[str, ...], par
     assert quota_of(1).names(listed, partition) is is_named
 
 
-def test_beyond_the_limit_it_waits_until_the_rate_is_back() -> None:
+def test_a_quota_is_exceeded_until_the_rate_is_below_the_limit_again() -> None:
     quota = quota_of(1000)
     assert not quota.is_exceeded(0)
     quota.record(3000, 0)

@@ -46,14 +46,16 @@ questions = st.tuples(
 )
 
 
-class Asked(NamedTuple):
+class Question(NamedTuple):
+    """A client, an operation and a resource, about which the authorizer decides."""
+
     client: Client
     operation: AclOperation
     resource_type: ResourceType
     name: str
 
 
-def concerns(rule: AccessRule, asked: Asked) -> bool:
+def concerns(rule: AccessRule, asked: Question) -> bool:
     """Return whether a rule names the resource."""
     if rule.resource_type != asked.resource_type:
         return False
@@ -62,7 +64,7 @@ def concerns(rule: AccessRule, asked: Asked) -> bool:
     return rule.resource_name in (asked.name, "*")
 
 
-def applies(rule: AccessRule, asked: Asked) -> bool:
+def applies(rule: AccessRule, asked: Question) -> bool:
     """Return whether a rule that names the resource applies to this client and operation."""
     implied = {asked.operation}
     if rule.permission == ALLOW and asked.operation == DESCRIBE:
@@ -76,13 +78,13 @@ def applies(rule: AccessRule, asked: Asked) -> bool:
     )
 
 
-def naive(stored: Iterable[AccessRule], asked: Asked, *, without_acl: bool) -> bool:
+def naive(stored: Iterable[AccessRule], asked: Question, *, without_acl: bool) -> bool:
     named = [rule for rule in stored if concerns(rule, asked)]
     matching = [rule.permission for rule in named if applies(rule, asked)]
     return ALLOW in matching and DENY not in matching if named else without_acl
 
 
-def naive_any(stored: list[AccessRule], asked: Asked, *, without_acl: bool) -> bool:
+def naive_any(stored: list[AccessRule], asked: Question, *, without_acl: bool) -> bool:
     """Decide as Authorizer.authorizeByResourceType does, rule by rule."""
     if naive(stored, asked._replace(name="hardcode"), without_acl=without_acl):
         return True
@@ -171,7 +173,7 @@ def test_decisions_are_those_of_a_naive_model(
         store.put(number, one)
         kept = list(store.image.acls.values())
         for name, host, operation, resource_type, resource in asked:
-            question = Asked(Client(f"User:{name}", host), operation, resource_type, resource)
+            question = Question(Client(f"User:{name}", host), operation, resource_type, resource)
             found = store.authorizer.authorize(contexts[name, host], operation, resource_type, resource)
             assert found == naive(kept, question, without_acl=without_acl)
             found = store.authorizer.authorize_any(contexts[name, host], operation, resource_type)

@@ -81,7 +81,14 @@ class World:
         return answers[0]
 
     def begin(
-        self, api: str, version: int, user: str, fields: Any, told: Callable[[Any], None], *, hurries: bool = False
+        self,
+        api: str,
+        version: int,
+        user: str,
+        fields: Any,
+        on_response: Callable[[Any], None],
+        *,
+        hurries: bool = False,
     ) -> None:
         """Send a request; ``told`` is called with its response, or with None if the connection is closed."""
         module = importlib.import_module(f"tidelog.protocol.messages.{api}")
@@ -95,7 +102,7 @@ class World:
 
         def tell(parts: Any) -> None:
             body = b"".join(map(bytes_of, parts)) if isinstance(parts, list) else parts
-            told(None if body is None else response_class.decode(memoryview(body)[position:], version))
+            on_response(None if body is None else response_class.decode(memoryview(body)[position:], version))
 
         context = self.contexts.setdefault(user, RequestContext())
         if context.principal != Principal("User", user):  # else its kept verdicts would not be its own

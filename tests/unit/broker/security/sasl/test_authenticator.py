@@ -186,7 +186,7 @@ def test_a_client_authenticates_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "data", "said"),
+    ("mechanism", "data", "reason"),
     [
         ("PLAIN", b"\0bob\0secret", "Cannot change principals during re-authentication"),
         ("SCRAM-SHA-256", b"n,,n=ann,r=x", "not supported for reauthentication of mechanism 'PLAIN'"),
@@ -194,10 +194,12 @@ def test_a_client_authenticates_again() -> None:
         ("PLAIN", WRONG, "Invalid username or password"),
     ],
 )
-def test_a_re_authentication_is_as_the_same_user_by_the_same_mechanism(mechanism: str, data: bytes, said: str) -> None:
+def test_a_re_authentication_is_as_the_same_user_by_the_same_mechanism(
+    mechanism: str, data: bytes, reason: str
+) -> None:
     found, outcome = again(mechanism, data)
     assert found.identity is None
-    assert said in (outcome.failure or "")
+    assert reason in (outcome.failure or "")
     assert SaslAuthenticateResponse.decode(body_of(outcome, 36, 2), 2).error_code == 58
 
 

@@ -130,18 +130,18 @@ def test_an_unknown_user_has_the_iterations_of_most_users(mechanism: ScramMechan
     listener = SaslListener("OUT", dict([key.split("=")]), stored.get, usual_iterations=stored.usual_iterations)
     (begin,) = listener.mechanisms.values()
 
-    def told(user: str = "nobody") -> int:
+    def iterations_of(user: str = "nobody") -> int:
         reply = begin().evaluate(f"n,,n={user},r=a".encode())
         assert isinstance(reply, Reply)
         return int(reply.token.rpartition(b",i=")[2])
 
-    assert told() == MIN_ITERATIONS
+    assert iterations_of() == MIN_ITERATIONS
     for counts, usual in [((8192, 8192, 4096), 8192), ((5000, 8192, 5000), 5000)]:
         users = {(f"user-{number}", int(mechanism)): count for number, count in enumerate(counts)}
         others = {(f"other-{number}", 3 - mechanism): 16384 for number in range(9)}
         image.scram = {key: ScramState(b"salt", b"", b"", count) for key, count in (others | users).items()}
-        assert told() == usual
-        assert [told(f"user-{number}") for number in range(3)] == list(counts)
+        assert iterations_of() == usual
+        assert [iterations_of(f"user-{number}") for number in range(3)] == list(counts)
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)

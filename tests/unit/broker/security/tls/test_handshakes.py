@@ -137,12 +137,12 @@ async def test_a_refused_client_reads_why(
     wrapped.close()
 
 
-@pytest.mark.parametrize("said", [b"\0\0\0\x0a" + bytes(10), b"GET / HTTP/1.1\r\n\r\n", b""])
+@pytest.mark.parametrize("sent", [b"\0\0\0\x0a" + bytes(10), b"GET / HTTP/1.1\r\n\r\n", b""])
 async def test_a_connection_that_is_not_tls_is_closed_at_once(
-    world: World, certificates: Certificates, said: bytes
+    world: World, certificates: Certificates, sent: bytes
 ) -> None:
     client = world.connect(listener_of(certificates))
-    client.sendall(said)
+    client.sendall(sent)
     client.shutdown(socket.SHUT_WR)
     await world.until_settled(1)
     with contextlib.suppress(ConnectionResetError):

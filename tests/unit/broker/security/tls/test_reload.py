@@ -221,9 +221,9 @@ async def test_a_certificate_of_another_subject_is_refused(world: World, certifi
         world.listeners.check(set_keys(world, ssl_keystore_location=str(other.pem)))()
 
 
-@pytest.mark.parametrize(("days", "said"), [(40, None), (29, r"ends in 2[89] days"), (-1, "has expired")])
+@pytest.mark.parametrize(("days", "message"), [(40, None), (29, r"ends in 2[89] days"), (-1, "has expired")])
 async def test_a_certificate_that_ends_soon_is_warned_of_each_day(
-    world: World, certificates: Certificates, caplog: pytest.LogCaptureFixture, days: int, said: str | None
+    world: World, certificates: Certificates, caplog: pytest.LogCaptureFixture, days: int, message: str | None
 ) -> None:
     pair = certificates.authority.issue("ending", SUBJECT, days=days)
     world.replace(pair.pem.read_bytes())
@@ -233,8 +233,8 @@ async def test_a_certificate_that_ends_soon_is_warned_of_each_day(
         world.timers.run_due()
         await world.settle()
     lines = [line for line in caplog.messages if "the certificate of listener SSL" in line]
-    assert len(lines) == (said is not None)
-    assert said is None or re.search(said, lines[0])
+    assert len(lines) == (message is not None)
+    assert message is None or re.search(message, lines[0])
     (sample,) = world.listeners.samples()
     assert abs(sample.value - (world.now_s + days * 86_400)) < 3_600
 

@@ -103,13 +103,13 @@ def test_rows_beyond_the_recorded_end_are_reported(data: DataDirectory, table: T
     result = table.audit()
     assert result.is_wrong
     assert result.unrecorded == (UnrecordedRows("orders", 0, 3, (20, 21, 1 << 40)),)
-    told = "rows of orders-0 that no export recorded: 3 (offsets 20, 21, 1099511627776)"
-    assert any(told in line for line in summary(result))
+    expected = "rows of orders-0 that no export recorded: 3 (offsets 20, 21, 1099511627776)"
+    assert any(expected in line for line in summary(result))
     assert as_json(result)["unrecorded_rows"] == [
         {"topic": "orders", "partition": 0, "rows": 3, "offsets": [20, 21, 1 << 40]}
     ]
-    assert told in as_markdown(result, [])
-    assert told in as_html(result, str(tmp_path), [])
+    assert expected in as_markdown(result, [])
+    assert expected in as_html(result, str(tmp_path), [])
 
 
 def test_compaction_excuses_no_row_beyond_the_end(data: DataDirectory) -> None:

@@ -38,14 +38,14 @@ CONNECTED = SimpleNamespace(list=lambda limit: CLIENTS[:limit], count=lambda: le
 
 
 def view(parameters: dict[str, str] | None = None, **parts: object) -> View:
-    """Build a request to a broker of these parts; what belongs to the loop is asked at once."""
+    """Build the view of a request to a broker with these parts; jobs for the event loop run at once."""
     broker = SimpleNamespace(node_id=1, clients=CONNECTED, **parts)
     sender = SimpleNamespace(broker=broker, run_in_loop=lambda work: work())
     return View(sender=cast(Any, sender), cluster=cast(Any, None), history=History(), parameters=parameters or {})
 
 
 def answer(patched: pytest.MonkeyPatch, module: object, **functions: object) -> None:
-    """Have the functions that a page asks return these."""
+    """Replace functions of a module by ones that return these values."""
     for name, value in functions.items():
         patched.setattr(module, name, lambda *_, value=value, **__: value)
 

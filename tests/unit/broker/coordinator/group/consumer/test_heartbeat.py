@@ -155,7 +155,7 @@ def test_a_heartbeat_with_a_wrong_member_or_epoch_is_refused(
         beat(GroupWorld(), member_id, epoch)
 
 
-def test_members_of_no_group() -> None:
+def test_heartbeats_of_unknown_groups_and_members_are_refused() -> None:
     world = GroupWorld()
     for epoch in (1, -1):
         with pytest.raises(GroupIdNotFoundError):
@@ -166,7 +166,7 @@ def test_members_of_no_group() -> None:
             beat(world, "stranger", epoch)
 
 
-def test_the_group_has_a_size() -> None:
+def test_a_full_group_refuses_a_new_member() -> None:
     world = GroupWorld(group_consumer_max_size=1)
     join(world, "a")
     with pytest.raises(GroupMaxSizeReachedError):
@@ -174,7 +174,7 @@ def test_the_group_has_a_size() -> None:
     beat(world, "a", 2)
 
 
-def test_topics_that_do_not_exist_come_when_they_do() -> None:
+def test_a_topic_is_assigned_once_it_is_created() -> None:
     world = GroupWorld()
     assert partitions(join(world, "a", "later")) == {}
     world.metadata.put(TopicImage("later", b"L" * 16, single_replica_states(1, 2), {}, False))
@@ -226,7 +226,7 @@ def test_a_member_that_sends_no_partitions_still_owns_its_partitions() -> None:
     assert group_of(world).state is ConsumerGroupState.RECONCILING
 
 
-def test_a_lost_answer_may_be_asked_for_with_the_epoch_of_before() -> None:
+def test_a_heartbeat_with_the_previous_epoch_and_the_owned_partitions_is_answered() -> None:
     world = GroupWorld()
     join(world, "a", "t")
     beat(world, "a", 2, subscribed_topic_names=["t", "u"], owned={T: [0, 1, 2, 3]})
@@ -234,7 +234,7 @@ def test_a_lost_answer_may_be_asked_for_with_the_epoch_of_before() -> None:
 
 
 @pytest.mark.parametrize(("epoch", "owned"), [(2, None), (2, {b"?" * 16: [0]}), (4, {})])
-def test_other_epochs_are_fenced(epoch: int, owned: Any) -> None:
+def test_wrong_member_epochs_are_fenced(epoch: int, owned: Any) -> None:
     world = GroupWorld()
     join(world, "a", "t")
     beat(world, "a", 2, subscribed_topic_names=["t", "u"], owned={T: [0, 1, 2, 3]})
@@ -348,7 +348,7 @@ def test_an_instance_that_has_not_left_is_not_replaced() -> None:
         join(world, "a2", instance_id="a")
 
 
-def test_a_fenced_instance() -> None:
+def test_an_instance_id_of_another_member_is_fenced() -> None:
     world = GroupWorld()
     join(world, "a1", instance_id="a")
     join(world, "b")
@@ -664,7 +664,7 @@ def test_a_transaction_without_a_member_commits_to_any_group() -> None:
     assert response.topics[0].partitions[0].error_code == 0
 
 
-def test_a_record_from_before_says_no_epochs() -> None:
+def test_partitions_of_a_record_without_assignment_epochs_have_the_member_epoch() -> None:
     topic = StoredPartitions(topic_id=T, partitions=[0, 1])
     value = ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=5,

@@ -15,12 +15,12 @@ from tidelog.broker.coordinator.group.streams.topology import ConfiguredSubtopol
 STATE = (InternalTopic("state", 1),)
 
 
-def parts(*tasks: int, stateful: bool = True) -> list[ConfiguredSubtopology]:
+def subtopologies(*tasks: int, stateful: bool = True) -> list[ConfiguredSubtopology]:
     changelogs = STATE if stateful else ()
     return [ConfiguredSubtopology(str(n), count, ("t",), changelogs=changelogs) for n, count in enumerate(tasks)]
 
 
-def again(found: dict[str, TaskSet], processes: dict[str, str]) -> dict[str, TaskMember]:
+def members_with(found: dict[str, TaskSet], processes: dict[str, str]) -> dict[str, TaskMember]:
     return {name: TaskMember(process, found.get(name, NO_TASKS)) for name, process in processes.items()}
 
 
@@ -33,9 +33,9 @@ def again(found: dict[str, TaskSet], processes: dict[str, str]) -> dict[str, Tas
 def test_every_task_once_and_copies_elsewhere(
     tasks: list[int], before: dict[str, str], after: dict[str, str], replicas: int
 ) -> None:
-    topology = parts(*tasks)
-    found = assign_sticky(again({}, before), topology, replicas)
-    found = assign_sticky(again(found, after), topology, replicas)
+    topology = subtopologies(*tasks)
+    found = assign_sticky(members_with({}, before), topology, replicas)
+    found = assign_sticky(members_with(found, after), topology, replicas)
     active = Counter(task for tasks_of in found.values() for task in each_task(tasks_of.active))
     assert active == Counter((str(n), index) for n, count in enumerate(tasks) for index in range(count))
     in_process = Counter(
@@ -57,7 +57,7 @@ def test_few_members_are_compared_for_each_task(monkeypatch: pytest.MonkeyPatch)
         return load(work, name)
 
     monkeypatch.setattr(_Work, "_load", count)
-    found = assign_sticky(again({}, {f"m{n}": f"p{n // 2}" for n in range(100)}), parts(1_000), 1)
+    found = assign_sticky(members_with({}, {f"m{n}": f"p{n // 2}" for n in range(100)}), subtopologies(1_000), 1)
     assert {len(list(each_task(tasks.active))) for tasks in found.values()} == {10}
     assert {len(list(each_task(tasks.standby))) for tasks in found.values()} == {10}
     assert len(compared) < 2_000 * 10
@@ -65,24 +65,24 @@ def test_few_members_are_compared_for_each_task(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_repeated_assignment_changes_nothing() -> None:
     processes = {"a": "x", "b": "y", "c": "z"}
-    first = assign_sticky(again({}, processes), parts(4, 5), 1)
-    assert assign_sticky(again(first, processes), parts(4, 5), 1) == first
+    first = assign_sticky(members_with({}, processes), subtopologies(4, 5), 1)
+    assert assign_sticky(members_with(first, processes), subtopologies(4, 5), 1) == first
 
 
 def test_tasks_are_divided_evenly() -> None:
-    found = assign_sticky(again({}, {"a": "x", "b": "x", "c": "y"}), parts(3, 3, stateful=False), 2)
+    found = assign_sticky(members_with({}, {"a": "x", "b": "x", "c": "y"}), subtopologies(3, 3, stateful=False), 2)
     assert [len(list(each_task(tasks.active))) for tasks in found.values()] == [2, 2, 2], "by member, not by process"
-    found = assign_sticky(again({}, {"a": "x", "b": "y", "c": "z"}), parts(3, 3, stateful=False), 2)
+    found = assign_sticky(members_with({}, {"a": "x", "b": "y", "c": "z"}), subtopologies(3, 3, stateful=False), 2)
     assert [len(list(each_task(tasks.active))) for tasks in found.values()] == [2, 2, 2]
     assert all(not tasks.standby for tasks in found.values()), "without a state there is nothing to copy"
 
 
 def test_a_new_member_gets_only_its_share() -> None:
-    first = assign_sticky(again({}, {"a": "x"}), parts(4), 0)
-    second = assign_sticky(again(first, {"a": "x", "b": "y"}), parts(4), 0)
+    first = assign_sticky(members_with({}, {"a": "x"}), subtopologies(4), 0)
+    second = assign_sticky(members_with(first, {"a": "x", "b": "y"}), subtopologies(4), 0)
     assert second["a"].active["0"] < first["a"].active["0"]
     assert len(second["b"].active["0"]) == 2
 
 
 def test_a_group_without_members_has_no_assignment() -> None:
-    assert assign_sticky({}, parts(4), 1) == {}
+    assert assign_sticky({}, subtopologies(4), 1) == {}

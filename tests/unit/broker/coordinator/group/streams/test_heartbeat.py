@@ -68,18 +68,18 @@ def details(answer: Any) -> list[str]:
     return [status.status_detail for status in answer.status]
 
 
-def ready(world: StreamsWorld, name: str = "a", **fields: Any) -> Member:
+def joined_member(world: StreamsWorld, name: str = "a", **fields: Any) -> Member:
     """Return a member that has joined, and has its tasks."""
     member = Member(world, name, **fields)
     assert member.join().error_code == 0
-    member.holds()
+    member.confirm_tasks()
     return member
 
 
 def settle(*members: Member) -> None:
     for _ in range(4):
         for member in members:
-            assert member.holds().error_code == 0
+            assert member.confirm_tasks().error_code == 0
 
 
 def test_internal_topics_have_audit_lines(world: StreamsWorld, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,16 +97,16 @@ def test_internal_topics_are_made_and_then_tasks_are_given(world: StreamsWorld) 
     first = member.join()
     assert codes(first) == [StatusCode.MISSING_INTERNAL_TOPICS]
     assert details(first)[0] == "Internal topics are missing: counts-changelog, words"
-    assert (member.has(), world.group.state.value) == ((set(), set()), "NotReady")
+    assert (member.assigned_tasks(), world.group.state.value) == ((set(), set()), "NotReady")
     made = world.broker.metadata.topics
     assert made["words"].partition_count == made["counts-changelog"].partition_count == 2
     assert made["counts-changelog"].configs == {"cleanup.policy": "compact"}
     assert codes(member.beat()) == []
-    assert (member.has(), world.group.state.value) == ((ALL, set()), "Stable")
+    assert (member.assigned_tasks(), world.group.state.value) == ((ALL, set()), "Stable")
 
 
 def test_a_heartbeat_without_news_writes_nothing(world: StreamsWorld) -> None:
-    member = ready(world)
+    member = joined_member(world)
     log = world.replica_manager.partition("__consumer_offsets", 0).local_log
     end = log.log_end_offset
     answer = member.beat()
@@ -114,19 +114,19 @@ def test_a_heartbeat_without_news_writes_nothing(world: StreamsWorld) -> None:
 
 
 def test_a_second_member_gets_tasks_when_the_first_has_given_them_back(world: StreamsWorld) -> None:
-    first = ready(world)
+    first = joined_member(world)
     second = Member(world, "b")
     second.join()
-    assert second.has() == (set(), set())
+    assert second.assigned_tasks() == (set(), set())
     answer = first.beat()
-    assert len(first.has()[0]) == 2
+    assert len(first.assigned_tasks()[0]) == 2
     assert answer.member_epoch < world.group.epoch, "it stays in its epoch while it has something to give back"
     second.beat()
-    assert second.has() == (set(), set()), "the first has not said that they are gone"
-    first.holds()
+    assert second.assigned_tasks() == (set(), set()), "the first has not said that they are gone"
+    first.confirm_tasks()
     second.beat()
-    assert first.has()[0] | second.has()[0] == ALL
-    assert not first.has()[0] & second.has()[0]
+    assert first.assigned_tasks()[0] | second.assigned_tasks()[0] == ALL
+    assert not first.assigned_tasks()[0] & second.assigned_tasks()[0]
     settle(first, second)
     assert world.group.state.value == "Stable"
 
@@ -134,33 +134,33 @@ def test_a_second_member_gets_tasks_when_the_first_has_given_them_back(world: St
 def test_a_member_that_gives_nothing_back_is_removed(world: StreamsWorld) -> None:
     first = Member(world, "a")
     first.join(rebalance_timeout_ms=10_000)
-    first.holds()
-    second = ready(world, "b")
+    first.confirm_tasks()
+    second = joined_member(world, "b")
     first.beat()
-    world.passes(9_000)
+    world.advance(9_000)
     first.beat()
-    world.passes(1_000)
+    world.advance(1_000)
     assert list(world.group.members) == ["b"]
     settle(second)
-    assert second.has() == (ALL, set())
+    assert second.assigned_tasks() == (ALL, set())
     assert first.beat().error_code == UnknownMemberIdError.code
 
 
 def test_a_silent_member_is_removed(world: StreamsWorld) -> None:
-    ready(world)
-    world.passes(45_000)
+    joined_member(world)
+    world.advance(45_000)
     assert world.group.state.value == "Empty"
 
 
 def test_copies_of_states_are_on_other_processes(world: StreamsWorld) -> None:
     world.configure(streams_num_standby_replicas="1")
-    first = ready(world)
-    assert first.has() == (ALL, set()), "there is no other process"
-    second = ready(world, "b")
+    first = joined_member(world)
+    assert first.assigned_tasks() == (ALL, set()), "there is no other process"
+    second = joined_member(world, "b")
     settle(first, second)
-    assert first.has()[1] | second.has()[1] == COPIES
+    assert first.assigned_tasks()[1] | second.assigned_tasks()[1] == COPIES
     for member in (first, second):
-        assert not member.has()[0] & member.has()[1]
+        assert not member.assigned_tasks()[0] & member.assigned_tasks()[1]
 
 
 class Owner(Member):
@@ -171,14 +171,14 @@ class Owner(Member):
         self.active: set[str] = set()
         self.all: set[str] = set()
 
-    def told(self) -> None:
+    def take_response(self) -> None:
         """Take over the last answer: begin the new tasks, and do not give up the revoked ones yet."""
-        active, standby = self.has()
+        active, standby = self.assigned_tasks()
         self.active |= active
         self.all |= active | standby
 
-    def gave_back(self) -> None:
-        self.active, standby = self.has()
+    def give_up_revoked(self) -> None:
+        self.active, standby = self.assigned_tasks()
         self.all = self.active | standby
 
 
@@ -198,29 +198,29 @@ def test_no_task_has_two_owners(world: StreamsWorld, seed: int) -> None:
         else:
             member = draw.choice(members)
             if draw.random() < 0.5:
-                member.gave_back()
-                member.holds()
+                member.give_up_revoked()
+                member.confirm_tasks()
             else:
                 member.beat()
         for member in members:
-            member.told()
+            member.take_response()
         active = Counter(task for member in members for task in member.active)
         copies = Counter((member.process, task) for member in members for task in member.all)
         assert all(count == 1 for count in (*active.values(), *copies.values()))
     for _ in range(8):
         for member in members:
-            member.holds()
+            member.confirm_tasks()
     assert world.group.state.value == "Stable"
-    assert sorted(task for member in members for task in member.has()[0]) == sorted(ALL)
+    assert sorted(task for member in members for task in member.assigned_tasks()[0]) == sorted(ALL)
 
 
 def test_a_changed_setting_starts_a_new_assignment(world: StreamsWorld) -> None:
-    first, second = ready(world), ready(world, "b")
+    first, second = joined_member(world), joined_member(world, "b")
     settle(first, second)
-    assert first.has()[1] | second.has()[1] == set()
+    assert first.assigned_tasks()[1] | second.assigned_tasks()[1] == set()
     world.configure(streams_num_standby_replicas="1")
     settle(first, second)
-    assert first.has()[1] | second.has()[1] == COPIES
+    assert first.assigned_tasks()[1] | second.assigned_tasks()[1] == COPIES
 
 
 def test_settings_of_a_group_have_bounds(world: StreamsWorld) -> None:
@@ -230,22 +230,22 @@ def test_settings_of_a_group_have_bounds(world: StreamsWorld) -> None:
         world.configure(streams_session_timeout_ms="1000")
     world.configure(streams_heartbeat_interval_ms="6000", streams_session_timeout_ms="50000")
     assert Member(world, "a").join().heartbeat_interval_ms == 6_000
-    world.passes(49_000)
+    world.advance(49_000)
     assert len(world.group.members) == 1
-    world.passes(1_000)
+    world.advance(1_000)
     assert not world.group.members
 
 
 def test_a_standby_takes_over(world: StreamsWorld) -> None:
     world.configure(streams_num_standby_replicas="1")
-    members = [ready(world, name) for name in "abc"]
+    members = [joined_member(world, name) for name in "abc"]
     settle(*members)
     gone, *left = members
-    lost = gone.has()[0] & COPIES
-    owners = {task: member for member in left for task in member.has()[1] & lost}
+    lost = gone.assigned_tasks()[0] & COPIES
+    owners = {task: member for member in left for task in member.assigned_tasks()[1] & lost}
     gone.beat(-1)
     settle(*left)
-    assert {task for task, member in owners.items() if task in member.has()[0]} == lost == set(owners)
+    assert {task for task, member in owners.items() if task in member.assigned_tasks()[0]} == lost == set(owners)
 
 
 def test_a_new_group_waits_for_more_members(tmp_path: Path) -> None:
@@ -257,11 +257,11 @@ def test_a_new_group_waits_for_more_members(tmp_path: Path) -> None:
     assert answer.member_epoch == 1
     second = Member(world, "b")
     assert codes(second.join()) == [StatusCode.ASSIGNMENT_DELAYED]
-    assert second.has() == (set(), set())
-    world.passes(3_000)
+    assert second.assigned_tasks() == (set(), set())
+    world.advance(3_000)
     for member in (first, second):
         assert codes(member.beat()) == []
-        assert len(member.has()[0]) == 2
+        assert len(member.assigned_tasks()[0]) == 2
     world.broker.controller.close()
 
 
@@ -274,7 +274,7 @@ def test_missing_source_topics_are_reported(world: StreamsWorld) -> None:
     create_topic(world, "lines", 2)
     member.beat()
     member.beat()
-    assert member.has() == (ALL, set())
+    assert member.assigned_tasks() == (ALL, set())
 
 
 def test_a_topic_that_does_not_fit_is_reported(world: StreamsWorld) -> None:
@@ -301,7 +301,7 @@ def test_a_member_with_an_older_topology_is_reported(world: StreamsWorld) -> Non
 
 
 def test_another_topology_is_refused(world: StreamsWorld) -> None:
-    ready(world)
+    joined_member(world)
     answer = Member(world, "b").join(word_count(epoch=1))
     assert (answer.error_code, answer.error_message) == (
         InvalidRequestError.code,
@@ -310,7 +310,7 @@ def test_another_topology_is_refused(world: StreamsWorld) -> None:
 
 
 def test_a_shutdown_of_the_application_is_sent_to_all_members(world: StreamsWorld) -> None:
-    first, second = ready(world), ready(world, "b")
+    first, second = joined_member(world), joined_member(world, "b")
     assert codes(first.beat(shutdown_application=True)) == [StatusCode.SHUTDOWN_APPLICATION]
     assert codes(second.beat()) == [StatusCode.SHUTDOWN_APPLICATION]
     first.beat(-1)
@@ -319,29 +319,29 @@ def test_a_shutdown_of_the_application_is_sent_to_all_members(world: StreamsWorl
 
 
 def test_a_leaving_member_may_shut_down_the_application(world: StreamsWorld) -> None:
-    first, second = ready(world), ready(world, "b")
+    first, second = joined_member(world), joined_member(world, "b")
     first.beat(-1, shutdown_application=True)
     assert codes(second.beat()) == [StatusCode.SHUTDOWN_APPLICATION]
 
 
 def test_responses_have_endpoints_with_their_partitions(world: StreamsWorld) -> None:
-    first = ready(world, port=1_001)
-    second = ready(world, "b", port=1_002)
+    first = joined_member(world, port=1_001)
+    second = joined_member(world, "b", port=1_002)
     settle(first, second)
     answer = second.beat(endpoint_information_epoch=-1)
     assert answer.endpoint_information_epoch == world.group.endpoint_epoch > 0
-    told = {
+    endpoints = {
         end.user_endpoint.port: {(t.topic, index) for t in end.active_partitions for index in t.partitions}
         for end in answer.partitions_by_user_endpoint or ()
     }
-    assert set(told) == {1_001, 1_002}
-    assert told[1_001] | told[1_002] == {(topic, index) for topic in ("lines", "words") for index in (0, 1)}
+    assert set(endpoints) == {1_001, 1_002}
+    assert endpoints[1_001] | endpoints[1_002] == {(topic, index) for topic in ("lines", "words") for index in (0, 1)}
     known = second.beat(endpoint_information_epoch=answer.endpoint_information_epoch)
     assert known.partitions_by_user_endpoint is None
 
 
 def test_a_restart_changes_nothing(world: StreamsWorld) -> None:
-    first, second = ready(world, port=1_001), ready(world, "b")
+    first, second = joined_member(world, port=1_001), joined_member(world, "b")
     settle(first, second)
     before = (world.group.topology, world.group.epoch, {n: m.current for n, m in world.group.members.items()})
     world = world.restarted()
@@ -350,7 +350,7 @@ def test_a_restart_changes_nothing(world: StreamsWorld) -> None:
         member.world = world
         answer = member.beat()
         assert (answer.error_code, answer.active_tasks, codes(answer)) == (0, None, [])
-    world.passes(45_000)
+    world.advance(45_000)
     assert world.group.state.value == "Empty"
     world.broker.controller.close()
 
@@ -359,12 +359,12 @@ def test_added_partitions_of_a_source_are_noticed(world: StreamsWorld) -> None:
     topology = Topology(subtopologies=[Subtopology(subtopology_id="0", source_topics=["lines"])])
     member = Member(world, "a")
     member.join(topology)
-    assert member.has()[0] == {"0_0", "0_1"}
+    assert member.assigned_tasks()[0] == {"0_0", "0_1"}
     wider = world.topics.changes.widen("lines", 3)
     while not wider.done:
         world.loop.run_soon()
     member.beat()
-    assert member.has()[0] == {"0_0", "0_1", "0_2"}
+    assert member.assigned_tasks()[0] == {"0_0", "0_1", "0_2"}
 
 
 JOIN: dict[str, Any] = {
@@ -433,7 +433,7 @@ def test_impossible_topologies_are_refused(world: StreamsWorld, part: Subtopolog
 
 
 def test_epochs_are_checked(world: StreamsWorld) -> None:
-    member = ready(world)
+    member = joined_member(world)
     assert member.beat(member.epoch + 1).error_code == FencedMemberEpochError.code
     assert member.beat(member.epoch - 1).error_code == FencedMemberEpochError.code
     previous = world.group.members["a"].current.previous_epoch
@@ -450,7 +450,7 @@ def test_epochs_are_checked(world: StreamsWorld) -> None:
 def test_a_full_group_accepts_no_member(tmp_path: Path) -> None:
     world = StreamsWorld(tmp_path, {"group.streams.max.size": "1"})
     create_topic(world, "lines", 2)
-    ready(world)
+    joined_member(world)
     assert Member(world, "b").join().error_code == GroupMaxSizeReachedError.code
     assert Member(world, "a").join().error_code == 0
     world.broker.controller.close()
@@ -480,16 +480,16 @@ def commit(world: StreamsWorld, member_id: str, epoch: int, topic: str = "lines"
 
 
 def test_members_commit_with_their_epoch(world: StreamsWorld) -> None:
-    member = ready(world)
+    member = joined_member(world)
     given = member.epoch
     assert commit(world, "a", given) == 0
     assert commit(world, "a", given + 1) == StaleMemberEpochError.code
     assert commit(world, "x", given) == UnknownMemberIdError.code
     assert commit(world, "a", given, version=8) == UnsupportedVersionError.code
-    ready(world, "b", process="p-a")
+    joined_member(world, "b", process="p-a")
     settle(member)
     assert member.epoch > given
-    kept = "0_0" in member.has()[0]
+    kept = "0_0" in member.assigned_tasks()[0]
     assert commit(world, "a", given) == (0 if kept else StaleMemberEpochError.code)
     assert commit(world, "a", given - 1) == StaleMemberEpochError.code
     create_topic(world, "other")
@@ -497,7 +497,7 @@ def test_members_commit_with_their_epoch(world: StreamsWorld) -> None:
 
 
 def test_offsets_are_fetched_with_the_epoch(world: StreamsWorld) -> None:
-    member = ready(world)
+    member = joined_member(world)
     commit(world, "a", member.epoch)
 
     def fetched(member_id: str, epoch: int) -> int:
@@ -511,7 +511,7 @@ def test_offsets_are_fetched_with_the_epoch(world: StreamsWorld) -> None:
 
 
 def test_groups_are_listed_described_and_deleted(world: StreamsWorld) -> None:
-    member = ready(world, port=1_001)
+    member = joined_member(world, port=1_001)
     (listed,) = world.ask(ListGroupsRequest(types_filter=["streams"])).groups
     found = (listed.group_id, listed.protocol_type, listed.group_type, listed.group_state)
     assert found == ("g", "streams", "streams", "Stable")
@@ -536,7 +536,7 @@ def test_requests_of_another_group_type_are_refused(world: StreamsWorld) -> None
     join = JoinGroupRequest(
         group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=1, protocol_type="consumer", protocols=[protocol]
     )
-    member = ready(world)
+    member = joined_member(world)
     assert world.ask(join, 3).error_code == InconsistentGroupProtocolError.code
     commit(world, "a", member.epoch)
     member.beat(-1)
@@ -548,6 +548,6 @@ def test_requests_of_another_group_type_are_refused(world: StreamsWorld) -> None
 
 def test_a_group_with_only_offsets_becomes_a_streams_group(world: StreamsWorld) -> None:
     commit(world, "", -1)
-    ready(world)
+    joined_member(world)
     (listed,) = world.restarted().ask(ListGroupsRequest()).groups
     assert listed.group_type == "streams"

@@ -24,7 +24,7 @@ def sizes(found: ConfiguredTopology) -> dict[str, int]:
     return {topic.name: topic.partitions for topic in found.missing}
 
 
-def test_counts_go_through_repartition_topics() -> None:
+def test_numbers_of_partitions_follow_from_the_topics_before_a_repartition_topic() -> None:
     found = configure_parts(
         Subtopology("0", ("few", "many"), repartition_sinks=("first",)),
         Subtopology("1", repartition_sources=(InternalTopic("first"),), repartition_sinks=("second",)),
@@ -59,7 +59,7 @@ def test_sources_that_are_read_together_must_be_alike() -> None:
     assert problem.detail == "Following topics do not have the same number of partitions: [{a=2, b=3}]"
 
 
-def test_repartition_topics_alone_take_the_most() -> None:
+def test_repartition_topics_that_are_read_together_have_the_largest_number_of_partitions() -> None:
     both = (InternalTopic("x"), InternalTopic("y"))
     parts = (
         Subtopology("0", ("few",), repartition_sinks=("x",)),
@@ -79,7 +79,9 @@ def test_repartition_topics_alone_take_the_most() -> None:
         ),
     ],
 )
-def test_numbers_of_partitions_that_cannot_be_computed(parts: tuple[Subtopology, ...], text: str) -> None:
+def test_a_topology_whose_numbers_of_partitions_cannot_be_computed_is_refused(
+    parts: tuple[Subtopology, ...], text: str
+) -> None:
     with pytest.raises(StreamsInvalidTopologyError, match=text):
         configure_parts(*parts, a=1)
 
