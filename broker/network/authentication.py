@@ -180,12 +180,15 @@ class Gate:
         return outcome.frame
 
     def _begin_again(self) -> SaslAuthenticator | None:
-        """Begin a re-authentication; return None if the last one began within REAUTHENTICATION_PAUSE_MS."""
+        """Begin a re-authentication, whose frames are limited like those of a login; return None if the last one began
+        within REAUTHENTICATION_PAUSE_MS.
+        """
         now = self._keeper.timers.monotonic_ms()
         if now < self._next_handshake_ms:
             return None
         self._next_handshake_ms = now + REAUTHENTICATION_PAUSE_MS
         self._exchange = self._listener.authenticate(self._identity)
+        guard(self._connection, self.dispatch, self._listener.limits.max_receive_bytes)
         return self._exchange
 
     def _complete(self, exchange: SaslAuthenticator) -> None:
@@ -196,17 +199,17 @@ class Gate:
         lifetime_ms = exchange.lifetime_ms
         self._expires_ms = self._keeper.timers.monotonic_ms() + lifetime_ms if lifetime_ms > 0 else inf
         self._connection.context.token_authenticated = identity.is_by_token
+        guard(self._connection, self.dispatch)
         if is_first:
             self._enter(identity)
         self._note("login" if is_first else "reauthentication", exchange)
 
     def _enter(self, identity: Identity) -> None:
-        """Set the connection's user, and lift the limits of connections that are not authenticated."""
+        """Set the connection's user, and end the time limit of connections that are not authenticated."""
         self._stop_waiting()
         context = self._connection.context
         context.on_close = None
         context.principal = Principal(USER, identity.user)
-        guard(self._connection, self.dispatch)
 
     def _refuse(self, exchange: SaslAuthenticator, outcome: Outcome) -> Answer:
         """Return the answer to a failed authentication, which is sent after a delay."""

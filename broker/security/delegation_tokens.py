@@ -78,7 +78,7 @@ class DelegationTokens:
     def create(self, token: TokenState, credentials: Credentials) -> None:
         """Commit a token, whose credentials the caller has derived."""
         self._controller.commit([VersionedRecord(token_record(token))])
-        self._credentials[token.token_id] = credentials
+        self._keep(token.token_id, credentials)
 
     def renew(self, requester: str, secret: bytes, period_ms: int) -> int:
         """Renew a token; return its new expiry time. Raises a KafkaError unless the token is valid and the requester
@@ -119,16 +119,21 @@ class DelegationTokens:
             return None
         credentials = self._credentials.get(token_id)
         if credentials is None:  # created in a former run; deriving takes some ms, once
-            credentials = self._credentials[token_id] = derive_credentials(self.secret_of(token_id))
+            credentials = derive_credentials(self.secret_of(token_id))
+            self._keep(token_id, credentials)
         return TokenCredential(credentials[mechanism], token.owner.partition(":")[2], token.expires_ms)
 
     def sweep(self) -> None:
         """Remove expired tokens."""
         self._remove([token for token in self._controller.image.tokens.values() if self._is_expired(token)])
 
+    def _keep(self, token_id: str, credentials: Credentials) -> None:
+        """Keep a token's credentials, and drop those of removed tokens: in a cluster the controllers remove them."""
+        tokens = self._controller.image.tokens
+        self._credentials = {one: kept for one, kept in self._credentials.items() if one in tokens}
+        self._credentials[token_id] = credentials
+
     def _remove(self, tokens: list[TokenState]) -> None:
-        for token in tokens:
-            self._credentials.pop(token.token_id, None)
         if tokens:
             self._controller.commit(
                 [VersionedRecord(RemoveDelegationTokenRecord(token_id=token.token_id)) for token in tokens]

@@ -10,6 +10,7 @@ Source: AclCache and the order of StandardAcl of Kafka 4.3.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -60,7 +61,9 @@ class Acls:
         if rules is None:
             rules = self._by_resource[key] = {}
             self._count_prefix(rule, 1)
-        rules[rule.principal] = tuple(sorted((*rules.get(rule.principal, ()), rule), key=_order))
+        others = rules.get(rule.principal, ())
+        place = bisect_left(others, _order(rule), key=_order)
+        rules[rule.principal] = (*others[:place], rule, *others[place:])
         self._by_principal.setdefault((rule.resource_type, rule.principal), {})[rule] = None
 
     def remove(self, rule: AccessRule) -> None:
@@ -71,7 +74,9 @@ class Acls:
         del self._counts[rule]
         key = (rule.resource_type, rule.pattern_type, rule.resource_name)
         rules = self._by_resource[key]
-        left = tuple(one for one in rules[rule.principal] if one != rule)
+        others = rules[rule.principal]
+        place = bisect_left(others, _order(rule), key=_order)
+        left = others[:place] + others[place + 1 :]
         if left:
             rules[rule.principal] = left
         else:
@@ -112,4 +117,5 @@ class Acls:
 
 
 def _order(rule: AccessRule) -> tuple[int, str, int]:
+    """Return the place of a rule among those of its pattern and principal, none of which has the same."""
     return rule.operation, rule.host, rule.permission

@@ -7,8 +7,9 @@
     else                                         -> denied
 
 A rule matches a client by principal (its own or ``User:*``), host (its own or ``*``) and operation: the same one or
-ALL. An ALLOW implies more: READ, WRITE, DELETE and ALTER allow DESCRIBE, ALTER_CONFIGS allows DESCRIBE_CONFIGS. Pure;
-source: StandardAuthorizerData of Kafka 4.3, Authorizer.authorizeByResourceType.
+ALL. An ALLOW implies more: READ, WRITE, DELETE and ALTER allow DESCRIBE, ALTER_CONFIGS allows DESCRIBE_CONFIGS. A
+permission other than ALLOW denies, also one of a later version of Kafka, which has no name here. Pure; source:
+StandardAuthorizerData of Kafka 4.3, Authorizer.authorizeByResourceType.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tidelog.broker.security.authorization.acls import Acls
 from tidelog.protocol.acl import WILDCARD, AclOperation, AclPermissionType, PatternType, ResourceType
 
 ALL_PRINCIPALS = "User:*"
-_ALL, _DENY = int(AclOperation.ALL), int(AclPermissionType.DENY)
+_ALL = int(AclOperation.ALL)
+_DENY, _ALLOW = int(AclPermissionType.DENY), int(AclPermissionType.ALLOW)
 _PREFIXED = int(PatternType.PREFIXED)
 ANY_NAME = "hardcode"
 """Name that Kafka checks first to decide whether a client may use at least one resource of a type."""
@@ -67,7 +69,7 @@ def decide(
             for rule in rules.get(principal, ()):
                 if rule.host not in (WILDCARD, client.host):
                     continue
-                if rule.permission == _DENY:
+                if rule.permission != _ALLOW:
                     if rule.operation in (operation, _ALL):
                         return Decision(False, rule)
                 elif rule.operation in (operation, _ALL) or (allowing is not None and rule.operation in allowing):
@@ -88,7 +90,7 @@ def is_allowed_on_any(acls: Acls, client: Client, operation: int, resource_type:
     allowing: list[AccessRule] = []
     for rule in _rules_of(acls, client, operation, resource_type):
         if rule.permission != _DENY:
-            allowing.append(rule)
+            allowing += [rule] if rule.permission == _ALLOW else []
         elif rule.pattern_type == _PREFIXED:
             prefixed.add(rule.resource_name)
         elif rule.resource_name == WILDCARD:

@@ -214,9 +214,9 @@ class Split:
             response = None
         if self.edit is not None and response is not None:
             yield from self.edit(call, response)
-        for error in dict.fromkeys(type(error) for _, error in refused):
-            group = [element for element, one in refused if type(one) is error]
-            response = yield from self._add_refused(call, response, group, error())
+        for kind in dict.fromkeys(type(error) for _, error in refused):
+            group = [(element, error) for element, error in refused if type(error) is kind]
+            response = yield from self._add_refused(call, response, [element for element, _ in group], group[0][1])
         return response
 
     def _add_refused(self, call: Call, response: Any, elements: list[Any], error: KafkaError) -> Steps[Any]:

@@ -31,6 +31,8 @@ SCRAM_MECHANISMS = {
     "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
 }
 NONCE_BYTES = 24
+LONGEST_MESSAGE = 16 * 1024
+"""Largest number of bytes of a message: a listener takes 512 KiB, and so long a name kept the loop for 70 ms."""
 _NAME = r"(?:[^,=\x00-\x1f\x7f]|=2C|=3D)+"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS = r"(?P<extensions>(?:,[A-Za-z]+=[^,\x00]+)*)"
@@ -112,6 +114,8 @@ class ScramServer:
 
     def evaluate(self, token: bytes, /) -> Reply:
         """Answer the first message, or check the second. Raises InvalidTokenError, AuthenticationFailedError."""
+        if len(token) > LONGEST_MESSAGE:
+            raise InvalidTokenError(f"a message of more than {LONGEST_MESSAGE} bytes")
         try:
             text = token.decode("utf-8")
         except UnicodeDecodeError:

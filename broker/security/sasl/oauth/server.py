@@ -21,6 +21,8 @@ from tidelog.broker.security.sasl.mechanism import Evaluation, Reply
 OAUTHBEARER = "OAUTHBEARER"
 LONGEST_TOKEN = 64 * 1024
 """Largest number of characters of a token; tokens of real issuers have a few thousand."""
+LONGEST_MESSAGE = 2 * LONGEST_TOKEN
+"""Largest number of bytes of a client's first message: a listener takes 512 KiB, which kept the loop for 60 ms."""
 _NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _PAIR = r"[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01"
 _FIRST = re.compile(rf"n,(?:a=(?P<authorization>{_NAME}))?,\x01(?P<pairs>(?:{_PAIR})*)\x01")
@@ -88,7 +90,7 @@ class OAuthBearerServer:
 def read_first_message(message: bytes) -> tuple[str, str | None]:
     """Read the token of a client's first message, and the name that it wants to act as. Raises InvalidTokenError."""
     try:
-        match = _FIRST.fullmatch(message.decode("ascii"))
+        match = _FIRST.fullmatch(message.decode("ascii")) if len(message) <= LONGEST_MESSAGE else None
     except UnicodeDecodeError:
         match = None
     if match is None:

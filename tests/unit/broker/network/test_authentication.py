@@ -486,3 +486,18 @@ def test_the_number_of_addresses_with_failed_logins_is_limited() -> None:
 )  # fmt: skip
 def test_an_address_of_ipv6_counts_by_its_network(host: str, source: str) -> None:
     assert source_of(host) == source
+
+
+@REAUTH
+def test_a_re_authentication_has_the_limit_of_a_login_and_later_frames_have_not(world: World) -> None:
+    """A token of 100 MB would keep the loop busy for seconds; Kafka has this limit, too."""
+    connection = world.connect()
+    world.log_in()
+    world.pass_time(2000)
+    world.log_in()
+    assert connection.max_frame_bytes == world.base.shell.limits.max_frame_bytes
+    world.pass_time(2000)
+    world.ask(handshake())
+    world.ends[-1].sendall(struct.pack(">i", 524_289))
+    world.base.loop.turn()
+    assert connection.closed

@@ -21,6 +21,7 @@ from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.controller.clients.scram_credentials import ScramMechanism
 from tidelog.broker.controller.embedded import EmbeddedController
 from tidelog.broker.loop.timers import TimerQueue
+from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.delegation_tokens import DelegationTokens
 from tidelog.broker.security.principal import ANONYMOUS, Principal
@@ -45,6 +46,7 @@ from tidelog.protocol.messages.expire_delegation_token import (
     ExpireDelegationTokenResponse,
 )
 from tidelog.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from tidelog.protocol.metadata_records.records import RemoveDelegationTokenRecord
 
 SECRET = {"delegation.token.secret.key": "word", "delegation.token.max.lifetime.ms": "1000",
           "delegation.token.expiry.time.ms": "100"}  # fmt: skip
@@ -288,3 +290,11 @@ def session_ms(lifetime_ms: int) -> int:
     assert exchange.identity is not None
     assert exchange.identity.is_by_token
     return exchange.lifetime_ms
+
+
+def test_credentials_of_removed_tokens_are_dropped(world: World) -> None:
+    """A member of a cluster kept them: there the controllers remove tokens."""
+    made = [world.create().token_id for _ in range(3)]
+    world.controller.commit([VersionedRecord(RemoveDelegationTokenRecord(token_id=one)) for one in made])
+    last = world.create().token_id
+    assert list(world.tokens._credentials) == [last]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import process_time
 from typing import NamedTuple
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.metadata_image import AccessRule, MetadataImage
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.authorization.acls import Acls
 from tidelog.broker.security.authorization.authorizer import Authorizer, host_text
 from tidelog.broker.security.authorization.decision import Client
 from tidelog.broker.security.principal import Principal
@@ -290,3 +292,26 @@ def test_kept_verdicts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_hosts_are_written_as_java_does(address: str, text: str) -> None:
     assert host_text(address) == text
+
+
+def test_a_permission_without_a_name_denies_and_allows_nothing() -> None:
+    """A later version of Kafka may write another permission: as in Kafka, no client gets a right by it."""
+    unknown = AccessRule(TOPIC, "a", LITERAL, "User:x", "*", READ, 7)
+    context = RequestContext(client_host="127.0.0.1")
+    context.principal = Principal("User", "x")
+    for authorizer in (authorizer_of(unknown), authorizer_of(unknown, unknown._replace(permission=ALLOW))):
+        assert not authorizer.authorize(context, READ, TOPIC, "a")
+        context.grants = None
+    assert not authorizer_of(unknown).authorize_any(context, READ, TOPIC)
+
+
+def test_many_rules_of_one_user_and_resource_are_added_and_removed_in_time() -> None:
+    """Each rule was sorted among all others of its user and resource: 10,000 took 19 s of one turn of the loop."""
+    rules = [AccessRule(TOPIC, "a", LITERAL, "User:x", f"10.0.{n % 250}.{n // 250}", READ, ALLOW) for n in range(4_000)]
+    began = process_time()
+    acls = Acls(rules)
+    for rule in rules[::2]:
+        acls.remove(rule)
+    assert process_time() - began < 1
+    (left,) = acls.find_matching(TOPIC, "a")
+    assert left["User:x"] == tuple(sorted(rules[1::2]))

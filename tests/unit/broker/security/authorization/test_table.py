@@ -491,3 +491,8 @@ def test_a_group_that_is_named_twice_moves_no_refusal_to_another_group(world: Wo
         for group in answer.groups
     }
     assert found == {"a": [], "b": [("secret", 29)], "c": [("orders", 0)]}
+
+
+def test_a_refused_creation_has_kafkas_text(world: World) -> None:
+    answer = world.ask("create_topics", 7, "x", {"topics": [{"name": "new", "num_partitions": 1}], "timeout_ms": 1})
+    assert [(one.error_code, one.error_message) for one in answer.topics] == [(29, "Authorization failed.")]
