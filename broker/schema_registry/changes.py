@@ -38,7 +38,10 @@ LEVELS = (
 )
 MODES = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
 LATEST = -1
-MAX_VERSION = 2**31 - 1
+MAX_REFERENCES = 1_000
+"""Largest number of references of one schema: the loop looks up each of them."""
+MAX_NUMBER = 2**31 - 1
+"""Largest id and largest version: serializers write an id as a signed number of 32 bits."""
 
 
 class Submission(NamedTuple):
@@ -62,8 +65,8 @@ def submission_of(body: Any) -> Submission:
     if not isinstance(kind, str) or not _is_number(number) or not _is_number(version):
         raise errors.RegistryError(422, "schemaType must be a string, id and version numbers")
     references = body.get("references") or []
-    if not isinstance(references, list):
-        raise errors.RegistryError(422, "references must be a list")
+    if not isinstance(references, list) or len(references) > MAX_REFERENCES:
+        raise errors.RegistryError(422, f"references must be a list of at most {MAX_REFERENCES}")
     # serializers send -1 and 0 for "not known"
     return Submission(
         text, kind.upper(), tuple(map(_reference, references)), _positive_number(number), _positive_number(version)
@@ -71,7 +74,7 @@ def submission_of(body: Any) -> Submission:
 
 
 def _is_number(value: Any) -> bool:
-    return value is None or (type(value) is int and -1 <= value <= MAX_VERSION)
+    return value is None or (type(value) is int and -1 <= value <= MAX_NUMBER)
 
 
 def _positive_number(value: int | None) -> int | None:
@@ -95,10 +98,9 @@ def pin_references(state: State, submission: Submission) -> Submission:
 
 
 def _number_references(state: State, references: tuple[Reference, ...]) -> tuple[Reference, ...]:
-    return tuple(
-        one if one.version != LATEST else one._replace(version=version_of(state, one.subject, LATEST).version)
-        for one in references
-    )
+    subjects = dict.fromkeys(one.subject for one in references if one.version == LATEST)
+    newest = {subject: version_of(state, subject, LATEST).version for subject in subjects}
+    return tuple(one if one.version != LATEST else one._replace(version=newest[one.subject]) for one in references)
 
 
 def source_of(state: State, submission: Submission) -> Source:
@@ -138,7 +140,7 @@ def parse_version(text: str) -> int:
     if text in ("latest", "-1"):
         return LATEST
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else 0
-    if not 1 <= number <= MAX_VERSION:
+    if not 1 <= number <= MAX_NUMBER:
         raise errors.invalid_version(text)
     return number
 
@@ -175,7 +177,7 @@ def check_writable(state: State, subject: str, submission: Submission | None = N
     if submission is not None:
         if mode == "IMPORT" and submission.id is None:
             raise errors.forbidden_operation(f"Subject {subject} is in import mode")
-        if mode != "IMPORT" and submission.id is not None and submission.version is None:
+        if mode != "IMPORT" and submission.id is not None:
             raise errors.forbidden_operation(f"Subject {subject} is not in import mode")
 
 
@@ -194,7 +196,10 @@ def new_version(state: State, subject: str, submission: Submission, canonical: s
     if state.mode_of(subject) == "IMPORT" and submission.id is not None:
         return _build_imported(state, fresh, submission)
     same = state.same_content(fresh.content)
-    return replace(fresh, id=same[0].id) if same else fresh
+    found = replace(fresh, id=same[0].id) if same else fresh
+    if max(found.id, found.version) > MAX_NUMBER:
+        raise errors.store_failed(f"no id and no version can be greater than {MAX_NUMBER}")
+    return found
 
 
 def _build_imported(state: State, fresh: RegisteredSchema, submission: Submission) -> RegisteredSchema:
@@ -277,8 +282,8 @@ def parse_level(value: Any) -> str:
     return level
 
 
-def set_level(state: State, subject: str | None, level: str) -> list[StoredRecord]:
-    """Return the record of a level. Raises RegistryError."""
+def set_level(state: State, subject: str | None, level: str | None) -> list[StoredRecord]:
+    """Return the record of a level; None removes it. Raises RegistryError."""
     if state.mode_of(subject or "").startswith("READONLY"):
         named = "The registry" if subject is None else f"Subject {subject}"
         raise errors.forbidden_operation(f"{named} is in read-only mode")

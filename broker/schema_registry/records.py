@@ -152,7 +152,7 @@ def schema_of(value: Mapping[str, Any]) -> RegisteredSchema:
             deleted=bool(value.get("deleted", False)),
             others=tuple((name, one) for name, one in value.items() if name not in _KNOWN),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise MalformedRecordError(f"the schema {str(value)[:200]}: {error!r}") from error
 
 

@@ -1,7 +1,7 @@
 """Service behind the HTTP interface: requests read the state, and changes are made one after another.
 
-Parsing and rules of compatibility run in a thread of their own, on immutable values. Their result is used if the log
-has not grown meanwhile; else they run again. Loop thread only.
+Parsing and rules of compatibility run in a thread of their own, on immutable values. Their result is used if no record
+was appended or replayed meanwhile; else they run again. Loop thread only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from tidelog.broker.schema_registry.records import (
     PROTOBUF,
     RegisteredSchema,
     StoredRecord,
-    config_record,
     mode_record,
     schema_record,
 )
@@ -100,13 +99,13 @@ class Registry:
         return await self._run_in_thread(parse, changes.source_of_registered(await self.state(), schema))
 
     async def register(self, subject: str, submission: Submission, *, normalize: bool = False) -> RegisteredSchema:
-        """Register a schema, unless the subject has it. Raises RegistryError."""
+        """Register a schema. If the subject has it, return that version, in every mode. Raises RegistryError."""
         submission = changes.pin_references(await self.state(), submission)
         parsed = await self.parse_submission(submission)
         async with self._writing:
             while True:
                 state = await self._topic.settle()
-                changes.check_writable(state, subject, submission)
+                before = state.changes
                 source = changes.source_of(state, submission)
                 if source != parsed.source:  # a schema that it refers to was replaced meanwhile
                     parsed = await self._run_in_thread(parse, source)
@@ -115,10 +114,10 @@ class Registry:
                 )
                 if equal is not None and submission.id in (None, equal.id):
                     return equal
+                changes.check_writable(state, subject, submission)
                 changes.check_references(state, subject, submission)
                 if state.mode_of(subject) != "IMPORT":
                     await self._check_compatible(state, subject, parsed)
-                before = state.changes
                 settled = await self._topic.settle()
                 if settled is state and settled.changes == before:
                     break
@@ -213,7 +212,7 @@ class Registry:
         def change(state: State) -> tuple[str, Sequence[StoredRecord]]:
             if subject is not None and subject not in state.levels:
                 raise errors.subject_not_found(subject)
-            return state.levels.get(subject, DEFAULT_LEVEL), [config_record(subject, None)]
+            return state.levels.get(subject, DEFAULT_LEVEL), changes.set_level(state, subject, None)
 
         return await self._change(change)
 

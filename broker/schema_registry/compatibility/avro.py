@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tidelog.broker.schema_registry.compatibility.bounds import MAX_FAULTS, cut
 from tidelog.broker.schema_registry.formats.schema import ParsedSchema
 
 PROMOTIONS = {
@@ -48,12 +49,12 @@ class Comparison:
         self._reader_types = reader_types
         self._writer_types = writer_types
         self._verdicts: dict[tuple[str, str], list[str]] = {}
-        """Faults of the pairs of records that were compared; an empty list while a pair is being compared."""
+        """Faults of the pairs of records and enums that were compared; an empty list while a pair is being compared."""
 
     def faults(self, reader: Any, writer: Any, path: str) -> list[str]:
         """Collect reasons why ``writer`` cannot be read as ``reader``."""
         if isinstance(writer, list):
-            return [fault for one in writer for fault in self.faults(reader, one, path)]
+            return [fault for one in writer for fault in self.faults(reader, one, path)][:MAX_FAULTS]
         if isinstance(reader, list):
             return self._union_faults(reader, writer, path)
         one, other = _expand(reader, self._reader_types), _expand(writer, self._writer_types)
@@ -65,7 +66,7 @@ class Comparison:
                 else [_fault("TYPE_MISMATCH", path, f"the reader's type {kind} cannot read {written}")]
             )
         judge = _JUDGES.get(kind)
-        return judge(self, one, other, path) if judge is not None else []
+        return judge(self, one, other, path)[:MAX_FAULTS] if judge is not None else []
 
     def _union_faults(self, reader: list[Any], writer: Any, path: str) -> list[str]:
         if any(not self.faults(branch, writer, path) for branch in reader):
@@ -73,14 +74,22 @@ class Comparison:
         kind = _kind(_expand(writer, self._writer_types))
         return [_fault("MISSING_UNION_BRANCH", path, f"the reader's union has no branch for {kind}")]
 
-    def _record_faults(self, reader: Any, writer: Any, path: str) -> list[str]:
+    def _compare_once(self, reader: Any, writer: Any, compare: Callable[[], list[str]]) -> list[str]:
+        """Return the faults of two named types, which are compared when they are met first."""
         pair = (reader["name"], writer["name"])
         former = self._verdicts.get(pair)
         if former is not None:
             return former
         self._verdicts[pair] = []
-        found = self._verdicts[pair] = _name_faults(reader, writer, path) + self._field_faults(reader, writer, path)
+        found = self._verdicts[pair] = compare()[:MAX_FAULTS]
         return found
+
+    def _record_faults(self, reader: Any, writer: Any, path: str) -> list[str]:
+        return self._compare_once(
+            reader,
+            writer,
+            lambda: _name_faults(reader, writer, path) + self._field_faults(reader, writer, path),
+        )
 
     def _field_faults(self, reader: Any, writer: Any, path: str) -> list[str]:
         found = []
@@ -104,11 +113,9 @@ class Comparison:
         return self.faults(reader["values"], writer["values"], f"{path.rstrip('/')}/values")
 
     def _enum_faults(self, reader: Any, writer: Any, path: str) -> list[str]:
-        found = _name_faults(reader, writer, path)
-        missing = [one for one in writer["symbols"] if one not in reader["symbols"]]
-        if missing and "default" not in reader:
-            found.append(_fault("MISSING_ENUM_SYMBOLS", path, f"the reader does not know {', '.join(missing)}"))
-        return found
+        return self._compare_once(
+            reader, writer, lambda: _name_faults(reader, writer, path) + _symbol_faults(reader, writer, path)
+        )
 
     def _fixed_faults(self, reader: Any, writer: Any, path: str) -> list[str]:
         found = _name_faults(reader, writer, path)
@@ -145,5 +152,14 @@ def _name_faults(reader: Any, writer: Any, path: str) -> list[str]:
     return [_fault("NAME_MISMATCH", path, f"the reader has {reader['name']}, the writer {writer['name']}")]
 
 
+def _symbol_faults(reader: Any, writer: Any, path: str) -> list[str]:
+    """Return the reason if the writer has symbols that the reader neither knows nor has a default for."""
+    known = frozenset(reader["symbols"])
+    missing = [one for one in writer["symbols"] if one not in known]
+    if not missing or "default" in reader:
+        return []
+    return [_fault("MISSING_ENUM_SYMBOLS", path, f"the reader does not know {', '.join(missing)}")]
+
+
 def _fault(kind: str, path: str, description: str) -> str:
-    return f"{{errorType:'{kind}', description:'{description}', path:'{path}'}}"
+    return f"{{errorType:'{kind}', description:'{cut(description)}', path:'{cut(path)}'}}"

@@ -26,8 +26,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from tidelog.broker.schema_registry.formats.json_schema import resolve
-from tidelog.broker.schema_registry.formats.schema import ParsedSchema
+from tidelog.broker.schema_registry.compatibility.bounds import MAX_FAULTS, cut
+from tidelog.broker.schema_registry.formats.json_schema import Documents
+from tidelog.broker.schema_registry.formats.schema import ParsedSchema, compact
 
 UPPER = ("maxLength", "maximum", "exclusiveMaximum", "maxProperties", "maxItems")
 LOWER = ("minLength", "minimum", "exclusiveMinimum", "minProperties", "minItems")
@@ -39,6 +40,14 @@ ANNOTATIONS = frozenset(
 )  # fmt: skip
 MAX_COMPARISONS = 5_000
 """Largest number of pairs of schemas in one comparison: nested combinations grow exponentially."""
+
+
+MAX_MATCHES = 10_000
+"""Largest number of names that are compared with patterns in one comparison: RE2 compiles a pattern for each."""
+
+
+class TooManyMatchesError(Exception):
+    """More than MAX_MATCHES names would be compared with patterns."""
 
 
 class LocatedSchema(NamedTuple):
@@ -57,7 +66,10 @@ def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
     original, update = writer.model, reader.model
     comparison = Comparison(original["documents"], update["documents"])
     roots = LocatedSchema(original["root"], original["root"]), LocatedSchema(update["root"], update["root"])
-    return comparison.faults(*roots, "#")
+    try:
+        return comparison.faults(*roots, "#")
+    except TooManyMatchesError:
+        return [fault("TOO_COMPLEX_TO_COMPARE", "#")]
 
 
 @dataclass(slots=True)
@@ -66,6 +78,8 @@ class Progress:
 
     under_way: set[tuple[int, int]] = field(default_factory=set)
     count: int = 0
+    matches: int = 0
+    """Number of names of properties that were compared with a pattern."""
 
 
 class Comparison:
@@ -73,8 +87,8 @@ class Comparison:
 
     def __init__(
         self,
-        original_documents: Mapping[str, Any],
-        update_documents: Mapping[str, Any],
+        original_documents: Documents,
+        update_documents: Documents,
         progress: Progress | None = None,
     ) -> None:
         self._documents = (original_documents, update_documents)
@@ -93,7 +107,8 @@ class Comparison:
             return [fault("TOO_COMPLEX_TO_COMPARE", path)]
         self._progress.under_way.add(pair)
         try:
-            return self._compare(old._replace(node=_object(old.node)), new._replace(node=_object(new.node)), path)
+            found = self._compare(old._replace(node=_object(old.node)), new._replace(node=_object(new.node)), path)
+            return found[:MAX_FAULTS]
         finally:
             self._progress.under_way.discard(pair)
 
@@ -173,7 +188,7 @@ class Comparison:
         return found + self._of_others(old, new, path)
 
     def _of_removed(self, old: LocatedSchema, new: LocatedSchema, name: str, path: str) -> list[str]:
-        rest = rest_of(new.node, name)
+        rest = self._rest_of(new.node, name)
         if rest is True:
             return []
         if rest is False:
@@ -181,8 +196,15 @@ class Comparison:
         found = self.faults(old, new.inner(rest), path)
         return [*found, fault("PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path)] if found else []
 
+    def _rest_of(self, node: Mapping[str, Any], name: str) -> Any:
+        """Return ``rest_of``. Raises TooManyMatchesError."""
+        self._progress.matches += len(_schemas(node, "patternProperties"))
+        if self._progress.matches > MAX_MATCHES:
+            raise TooManyMatchesError
+        return rest_of(node, name)
+
     def _of_added(self, old: LocatedSchema, new: LocatedSchema, name: str, path: str) -> list[str]:
-        rest, added = rest_of(old.node, name), new.node["properties"][name]
+        rest, added = self._rest_of(old.node, name), new.node["properties"][name]
         if rest is True:
             is_open = takes_all(_follow(new.inner(added), self._documents[1]).node)
             return [] if is_open else [fault("PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", path)]
@@ -302,7 +324,7 @@ def type_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> li
 def enum_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[str]:
     """Collect reasons in listed values."""
     before, after = _listed_values(old), _listed_values(new)
-    if after is None or (before is not None and all(one in after for one in before)):
+    if after is None or (before is not None and before <= after):
         return []
     return [fault("ENUM_ARRAY_NARROWED" if before is not None else "ENUM_ARRAY_ADDED", f"{path}/enum")]
 
@@ -335,7 +357,7 @@ def is_multiple(value: float, factor: float) -> bool:
 
 def fault(kind: str, path: str) -> str:
     """Return a reason in the form of answers."""
-    return f"{{errorType:'{kind}', path:'{path}'}}"
+    return f"{{errorType:'{kind}', path:'{cut(path)}'}}"
 
 
 def _number(value: Any) -> float | None:
@@ -351,11 +373,10 @@ def _constant(name: str) -> str:
     return re.sub(r"([A-Z])", r"_\1", name).upper()
 
 
-def _listed_values(node: Mapping[str, Any]) -> list[Any] | None:
-    if "const" in node:
-        return [node["const"]]
-    found = node.get("enum")
-    return found if isinstance(found, list) else None
+def _listed_values(node: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the only values that a schema accepts, each as JSON, in which 1 and true differ; None if it lists none."""
+    values = [node["const"]] if "const" in node else node.get("enum")
+    return frozenset(compact(one, is_sorted=True) for one in values) if isinstance(values, list) else None
 
 
 def _schemas(node: Mapping[str, Any], keyword: str) -> dict[str, Any]:
@@ -391,13 +412,13 @@ def _drop_keyword(located: LocatedSchema, name: str) -> LocatedSchema:
     return located.inner({each: one for each, one in located.node.items() if each != name})
 
 
-def _follow(located: LocatedSchema, documents: Mapping[str, Any]) -> LocatedSchema:
+def _follow(located: LocatedSchema, documents: Documents) -> LocatedSchema:
     """Follow ``$ref``; one without a target, or in a cycle, accepts every value."""
     for _ in range(100):
         reference = located.node.get("$ref") if isinstance(located.node, dict) else None
         if not isinstance(reference, str):
             return located
-        found = resolve(reference, located.document, documents)
+        found = documents.resolve(reference, located.document)
         if found is None:
             break
         located = LocatedSchema(*found)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
+from tidelog.broker.schema_registry.compatibility.bounds import MAX_FAULTS, cut
 from tidelog.broker.schema_registry.formats.proto_text import SCALARS
 from tidelog.broker.schema_registry.formats.schema import ParsedSchema
 
@@ -73,8 +74,9 @@ class Comparison:
         self.faults: list[str] = []
 
     def add_fault(self, kind: str, path: str) -> None:
-        """Add a fault."""
-        self.faults.append(f"{{errorType:'{kind}', path:'{path}'}}")
+        """Add a fault, unless there are MAX_FAULTS."""
+        if len(self.faults) < MAX_FAULTS:
+            self.faults.append(f"{{errorType:'{kind}', path:'{cut(path)}'}}")
 
     def compare_messages(self, original: Any, update: Any, path: str) -> None:
         """Compare the messages of one level, by their names."""

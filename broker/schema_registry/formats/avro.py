@@ -25,6 +25,9 @@ from tidelog.broker.schema_registry.formats.schema import (
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})
+MAX_NAME = 1_000
+"""Largest number of characters of a name with its namespace: each use of a type is replaced by its full name, so that a
+schema of 1 MiB with a long namespace would take gigabytes."""
 _ORDERS = {
     "record": ("doc", "fields"),
     "error": ("doc", "fields"),
@@ -42,6 +45,7 @@ _MALFORMED = (SchemaParseException, KeyError, TypeError, ValueError, AttributeEr
 def parse(source: Source) -> ParsedSchema:
     """Parse a schema. Raises InvalidSchemaError."""
     node = parse_json(source.text)
+    check_names(node)
     named: dict[str, Any] = {}
     try:
         for _, text in source.references:
@@ -56,6 +60,20 @@ def parse(source: Source) -> ParsedSchema:
     except _MALFORMED as error:
         raise InvalidSchemaError(f"{error or type(error).__name__} ({type(error).__name__})") from error
     return ParsedSchema(source, canonical, canonical, {"root": root, "types": types}, normalized)
+
+
+def check_names(node: Any) -> None:
+    """Raise InvalidSchemaError for a named type whose name and namespace are too long together."""
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            waiting += one.values()
+            kind, names = one.get("type"), f"{one.get('namespace', '')}{one.get('name', '')}"
+            if isinstance(kind, str) and kind in NAMED and len(names) > MAX_NAME:
+                raise InvalidSchemaError(f"a name has more than {MAX_NAME} characters with its namespace")
 
 
 def full_name(name: str, namespace: str) -> str:

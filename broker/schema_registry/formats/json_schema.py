@@ -1,12 +1,13 @@
 """JSON Schema, checked by jsonschema, and written without spaces, with its fields in their original order.
 
-``ParsedSchema.model`` has the document as ``root``, and the documents that it refers to by their names in
-``documents``. ``$schema`` names the draft; without it, or with another than 4, 6, 7, 2019-09 and 2020-12, draft 7
-applies, as in Confluent's registry.
+``ParsedSchema.model`` has the document as ``root``, and those that it refers to as ``documents`` (``Documents``).
+``$schema`` names the draft; without it, or with another than 4, 6, 7, 2019-09 and 2020-12, draft 7 applies, as in
+Confluent's registry.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -23,8 +24,19 @@ from tidelog.broker.schema_registry.formats.schema import (
     parse_json,
 )
 
+_INDEX = re.compile(r"[0-9]{1,9}")
+"""Index of a list in a JSON pointer. No list has more elements; ``int`` refuses some characters that are digits."""
+MAX_MIXED = 1_000
+"""Largest number of elements of different kinds in a list whose elements must be distinct: jsonschema compares each
+element with each other one, unless they can be sorted."""
+_DISTINCT = frozenset({"type", "enum", "required"})
+_DISTINCT_INSIDE = frozenset({"dependencies", "dependentRequired"})
 DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples"})
 """Keywords whose values are data, in which ``$ref`` is an ordinary name."""
+NAME_KEYWORDS = frozenset(
+    {"properties", "patternProperties", "definitions", "$defs", "dependencies", "dependentSchemas"}
+)
+"""Keywords whose values are schemas by names, such as those of properties, which may be names of keywords, too."""
 
 
 def parse(source: Source) -> ParsedSchema:
@@ -34,6 +46,7 @@ def parse(source: Source) -> ParsedSchema:
         raise InvalidSchemaError("a JSON schema must be an object or a boolean")
     if isinstance(root, dict) and not isinstance(root.get("$schema", ""), str):
         raise InvalidSchemaError("$schema must be a string")
+    check_lists(root)
     try:
         draft = validator_for(root, default=Draft7Validator)
         (Draft7Validator if draft is Draft3Validator else draft).check_schema(root)
@@ -41,57 +54,110 @@ def parse(source: Source) -> ParsedSchema:
         raise InvalidSchemaError(f"{error.message} at {error.json_path}") from None
     except RecursionError:
         raise InvalidSchemaError("it is nested too deeply") from None
-    documents = {name: parse_json(text) for name, text in source.references}
+    documents = Documents({name: parse_json(text) for name, text in source.references})
     for reference in references_in(root):
-        if resolve(reference, root, documents) is None:
+        if documents.resolve(reference, root) is None:
             raise InvalidSchemaError(f"the $ref {reference} has no target")
     canonical = compact(root)
     model = {"root": root, "documents": documents}
     return ParsedSchema(source, canonical, canonical, model, compact(root, is_sorted=True))
 
 
-def references_in(node: Any) -> Iterator[str]:
-    """Yield the values of all ``$ref`` in a document."""
-    waiting = [node]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            if isinstance(one.get("$ref"), str):
-                yield one["$ref"]
-            waiting += [each for name, each in one.items() if name not in DATA_KEYWORDS]
-        elif isinstance(one, list):
-            waiting += one
+def check_lists(root: Any) -> None:
+    """Raise InvalidSchemaError for a list of elements of different kinds that takes too long to check."""
+    for one in objects_in(root):
+        for name, value in one.items():
+            inner = value.values() if name in _DISTINCT_INSIDE and isinstance(value, dict) else ()
+            if any(map(is_long_mixture, (value,) if name in _DISTINCT else inner)):
+                raise InvalidSchemaError(f"{name} has a list of more than {MAX_MIXED} elements of different kinds")
 
 
-def resolve(reference: str, document: Any, documents: Mapping[str, Any]) -> tuple[Any, Any] | None:
-    """Return the target of a ``$ref`` in a document, and the target's document; None if there is none."""
-    name, _, pointer = reference.partition("#")
-    if name and not (isinstance(document, dict) and document.get("$id") == name):
-        document = documents.get(name)
-        if document is None:
-            return None
-    node = document
-    for part in unquote(pointer).split("/")[1:] if pointer.startswith("/") else ():
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, dict) and key in node:
-            node = node[key]
-        elif isinstance(node, list) and key.isdigit() and int(key) < len(node):
-            node = node[int(key)]
-        else:
-            return None
-    if pointer and not pointer.startswith("/"):
-        node = _find_anchor(document, pointer)
-    return None if node is None else (node, document)
+def is_long_mixture(value: Any) -> bool:
+    """Return whether this is a list of more than MAX_MIXED elements that cannot be sorted."""
+    if not isinstance(value, list) or len(value) <= MAX_MIXED:
+        return False
+    try:
+        sorted(value)
+    except TypeError:
+        return True
+    return False
 
 
-def _find_anchor(document: Any, name: str) -> Any:
+def objects_in(document: Any) -> Iterator[dict[str, Any]]:
+    """Yield all JSON objects in a document."""
     waiting = [document]
     while waiting:
         one = waiting.pop()
         if isinstance(one, dict):
-            if name in (one.get("$anchor"), str(one.get("$id")).removeprefix("#")):
-                return one
+            yield one
             waiting += one.values()
         elif isinstance(one, list):
             waiting += one
-    return None
+
+
+def references_in(document: Any) -> Iterator[str]:
+    """Yield the values of all ``$ref`` in a document, except those in data."""
+    waiting = [(document, False)]
+    while waiting:
+        one, has_names = waiting.pop()
+        if isinstance(one, list):
+            waiting += [(each, False) for each in one]
+        elif isinstance(one, dict) and has_names:
+            waiting += [(each, False) for each in one.values()]
+        elif isinstance(one, dict):
+            if isinstance(one.get("$ref"), str):
+                yield one["$ref"]
+            waiting += [(each, name in NAME_KEYWORDS) for name, each in one.items() if name not in DATA_KEYWORDS]
+
+
+class Documents:
+    """Documents that a schema refers to, by their names, and the look-up of ``$ref``. Any thread."""
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self.named = named
+        self._anchors: dict[int, tuple[Any, dict[str, Any]]] = {}
+        """Identity of a document in which an anchor was looked up -> the document, and its schemas by anchor."""
+
+    def resolve(self, reference: str, document: Any) -> tuple[Any, Any] | None:
+        """Return the target of a ``$ref`` in a document, and the target's document; None if there is none."""
+        name, _, pointer = reference.partition("#")
+        if name and not (isinstance(document, dict) and document.get("$id") == name):
+            document = self.named.get(name)
+        if not pointer or document is None:
+            node = document
+        elif pointer.startswith("/"):
+            node = follow_pointer(document, pointer)
+        else:
+            node = self._anchors_of(document).get(pointer)
+        return None if node is None else (node, document)
+
+    def _anchors_of(self, document: Any) -> dict[str, Any]:
+        """Return the schemas of a document by anchor, found once: to search for each reference takes quadratic time."""
+        found = self._anchors.get(id(document))
+        if found is None:
+            found = self._anchors[id(document)] = (document, anchors_in(document))
+        return found[1]
+
+
+def follow_pointer(document: Any, pointer: str) -> Any:
+    """Return the part of a document that a JSON pointer names; None if there is none."""
+    node = document
+    for part in unquote(pointer).split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, dict) and key in node:
+            node = node[key]
+        elif isinstance(node, list) and _INDEX.fullmatch(key) and int(key) < len(node):
+            node = node[int(key)]
+        else:
+            return None
+    return node
+
+
+def anchors_in(document: Any) -> dict[str, Any]:
+    """Return the schemas in a document by their anchors, ``$anchor`` or an ``$id`` such as ``#name``."""
+    found: dict[str, Any] = {}
+    for one in objects_in(document):
+        for name in (one.get("$anchor"), one.get("$id")):
+            if isinstance(name, str):
+                found.setdefault(name.removeprefix("#"), one)
+    return found

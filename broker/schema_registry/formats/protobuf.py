@@ -29,6 +29,18 @@ from tidelog.broker.schema_registry.formats.schema import InvalidSchemaError, Pa
 MAIN = "tidelog_schema.proto"
 TIMEOUT_S = 30
 MAX_ERROR_BYTES = 2000
+MAX_DESCRIPTOR_BYTES = 16 << 20
+"""Largest size of a compiled schema with its imports: each field has the full name of its type, so that a text of 1 MiB
+with one long name has a descriptor of gigabytes."""
+MAX_PROTOC_BYTES = 2 << 30
+"""Largest address space of protoc; for a descriptor of 16 MiB it uses a tenth of this."""
+_PROTOC = f"""
+import resource, sys
+from grpc_tools import protoc
+resource.setrlimit(resource.RLIMIT_AS, ({MAX_PROTOC_BYTES}, {MAX_PROTOC_BYTES}))
+resource.setrlimit(resource.RLIMIT_FSIZE, ({MAX_DESCRIPTOR_BYTES}, {MAX_DESCRIPTOR_BYTES}))
+sys.exit(protoc.main(["protoc", *sys.argv[1:]]))
+"""
 _LOG_LINE = re.compile(r"WARNING: All log|[IWEF]\d{4} ")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]+")
 
@@ -93,7 +105,7 @@ def compile_files(files: Mapping[str, str]) -> FileDescriptorSet:
         root, out = Path(directory, "in"), Path(directory, "out")
         for name, text in files.items():
             write_import(root, name, text)
-        command = [sys.executable, "-I", "-m", "grpc_tools.protoc", *(f"-I{one}" for one in (root, *well_known()))]
+        command = [sys.executable, "-I", "-c", _PROTOC, *(f"-I{one}" for one in (root, *well_known()))]
         command += ["--include_imports", f"--descriptor_set_out={out}", MAIN]
         try:
             done = subprocess.run(command, cwd=root, capture_output=True, timeout=TIMEOUT_S, check=False)

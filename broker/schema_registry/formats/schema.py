@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -42,13 +43,21 @@ class ParsedSchema:
 def parse_json(text: str) -> Any:
     """Parse JSON of a bounded depth. Raises InvalidSchemaError."""
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_float=_finite_number, parse_constant=_finite_number)
     except RecursionError:
         raise InvalidSchemaError("it is nested too deeply") from None
     except ValueError as error:
         raise InvalidSchemaError(f"it is not JSON: {error}") from None
     check_depth(found)
     return found
+
+
+def _finite_number(text: str) -> float:
+    """Read a number. Raises ValueError for NaN, for an infinity, and for a number that a float cannot hold."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:50]} cannot be stored")
+    return number
 
 
 def check_depth(value: Any) -> None:

@@ -230,6 +230,27 @@ async def test_a_level_is_refused_in_read_only_mode_with_the_place_of_the_mode(t
             assert answer == {"error_code": 42205, "message": f"{place} is in read-only mode"}
 
 
+async def test_a_read_only_subject_keeps_its_level_and_gives_out_the_ids_that_it_has(tmp_path: Path) -> None:
+    """Producers with automatic registration go on, as with Confluent's registry."""
+    async with registry(tmp_path) as client:
+        assert await client.register("s", A) == 1
+        await client.ask("PUT", "/config/s", {"compatibility": "FULL"})
+        await client.ask("PUT", "/mode/s", {"mode": "READONLY"})
+        assert await client.register("s", A) == 1
+        assert await client.register("s", AB) == 42205
+        assert (await client.ask("DELETE", "/config/s"))[1]["error_code"] == 42205
+        assert await client.get("/config/s") == {"compatibilityLevel": "FULL"}
+
+
+async def test_an_id_is_refused_outside_of_an_import_unless_it_is_that_of_the_schema(tmp_path: Path) -> None:
+    """With a version beside the id the schema was registered a second time, with another id."""
+    async with registry(tmp_path) as client:
+        assert await client.register("s", A) == 1
+        assert await client.register("s", A, id=1, version=1) == 1
+        assert await client.register("s", A, id=7, version=2) == 42205
+        assert await client.get("/subjects/s/versions") == [1]
+
+
 async def test_an_import_may_refer_to_a_deleted_version(tmp_path: Path) -> None:
     """An exporter sends versions first, and their deletions after them or before what refers to them."""
     async with registry(tmp_path) as client:

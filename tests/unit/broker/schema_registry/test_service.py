@@ -48,3 +48,35 @@ async def test_a_schema_is_compared_with_the_versions_of_the_last_election() -> 
     finally:
         registry.close()
     assert (refused.value.code, topic.written) == (409, [])
+
+
+class ForeignWriter(ReplacedTopic):
+    """A topic to which another program writes a version, which a reader replays while the new schema is compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states = [State()]
+
+    def replay_foreign(self, *_: object) -> list[str]:
+        if not self.states[0].changes:
+            self.states[0].replay(*schema_record(RegisteredSchema("s", 1, 7, '"int"')))
+        return []
+
+
+async def test_a_version_that_comes_while_schemas_are_compared_is_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry(cast(Any, SimpleNamespace(loop=asyncio.get_running_loop())))
+    topic = ForeignWriter()
+    cast(Any, registry)._topic = topic
+    collect = registry._collect_faults
+
+    async def collect_late(*arguments: Any) -> list[str]:
+        found = await collect(*arguments)
+        return found + topic.replay_foreign()
+
+    monkeypatch.setattr(registry, "_collect_faults", collect_late)
+    try:
+        with pytest.raises(RegistryError) as refused:
+            await registry.register("s", Submission('"string"'))
+    finally:
+        registry.close()
+    assert (refused.value.code, topic.written) == (409, [])

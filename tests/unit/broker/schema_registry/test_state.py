@@ -94,6 +94,7 @@ def stored(subject: str, version: int, number: int, text: str = "x", **others: A
     [
         (Key(KeyType.SCHEMA, "s", 1), {"subject": "s"}),
         (Key(KeyType.SCHEMA, "s", 1), {"subject": "s", "version": [], "id": 1, "schema": ""}),
+        (Key(KeyType.SCHEMA, "s", 1), {"subject": "s", "version": 1, "id": float("inf"), "schema": ""}),
         (Key(KeyType.SCHEMA, "s", 1), {"subject": "s", "version": 1, "id": 1, "schema": "", "references": [7]}),
         (Key(KeyType.DELETE_SUBJECT, "s"), {"version": "x"}),
         (Key(KeyType.CONFIG, "s"), {"compatibilityLevel": 7}),
@@ -182,6 +183,7 @@ def test_other_versions_are_refused(text: str) -> None:
         ({"schema": "x", "version": True}, 422),
         ({"schema": "x", "references": 7}, 422),
         ({"schema": "x", "references": [{"name": "n"}]}, 422),
+        ({"schema": "x", "references": [{"name": "n", "subject": "s", "version": 1}] * 1_001}, 422),
     ],
 )
 def test_malformed_bodies_are_refused(body: Any, code: int) -> None:
@@ -233,6 +235,7 @@ def test_modes_that_refuse() -> None:
     assert code_of(changes.delete_subject, state, "s", permanent=False) == 42205
     assert code_of(changes.check_writable, state, "i", Submission("x")) == 42205
     assert code_of(changes.check_writable, state, "t", Submission("x", id=7)) == 42205
+    assert code_of(changes.check_writable, state, "t", Submission("x", id=7, version=1)) == 42205
     assert code_of(changes.set_mode, state, None, "IMPORT", force=False) == 42205
     assert code_of(changes.set_mode, state, None, "x", force=False) == 42204
     assert code_of(changes.parse_level, 7) == 42203
@@ -244,6 +247,13 @@ def test_an_import_brings_ids_and_versions() -> None:
     found = changes.new_version(state, "t", Submission("y", id=9, version=3), "y")
     assert (found.id, found.version) == (9, 3)
     assert code_of(changes.new_version, state, "t", Submission("y", id=4), "y") == 42207
+
+
+def test_no_id_is_assigned_that_a_serializer_cannot_write() -> None:
+    state = replayed(stored("s", 1, 2**31 - 1), stored("t", 2**31 - 1, 1))
+    assert code_of(changes.new_version, state, "new", Submission("y"), "y") == 50001
+    assert changes.new_version(state, "new", Submission("x"), "x").id in (1, 2**31 - 1)
+    assert code_of(changes.new_version, state, "t", Submission("x"), "x") == 50001
 
 
 operations = st.lists(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from time import process_time
 from typing import Any
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from tidelog.broker.schema_registry.compatibility import avro, json_schema, protobuf
+from tidelog.broker.schema_registry.compatibility.bounds import MAX_FAULTS
 from tidelog.broker.schema_registry.formats.formats import parse, reading_faults
 from tidelog.broker.schema_registry.formats.protobuf import MAIN, compile_files
 from tidelog.broker.schema_registry.formats.schema import ParsedSchema, Source
@@ -324,3 +326,41 @@ def test_numbers_and_documents_that_no_check_has_seen(update: Any, original: Any
     other = json.dumps({"type": [{"a": 1}], "required": 7, "prefixItems": 3, "dependencies": {"b": [{}]}})
     sides = [parse(Source("JSON", json.dumps(node), (("other", other),))) for node in (update, original)]
     check(reading_faults(*sides), fault)
+
+
+def test_long_enums_are_compared_in_bounded_time() -> None:
+    """Each symbol was looked up in a list: with 100,000 symbols the registry's only thread worked for minutes."""
+    symbols = [f"s{n}" for n in range(20_000)]
+    began = process_time()
+    assert faults("AVRO", json.dumps(enum(*symbols)), json.dumps(enum(*reversed(symbols)))) == []
+    assert faults("JSON", json.dumps({"enum": symbols}), json.dumps({"enum": symbols[::-1]})) == []
+    assert process_time() - began < 2
+
+
+def test_many_patterns_of_properties_are_compared_in_bounded_time() -> None:
+    properties: dict[str, Any] = {f"p{n}": {} for n in range(2_000)}
+    update = {"patternProperties": {f"q{n}": {} for n in range(200)}, "additionalProperties": False}
+    began = process_time()
+    check(faults("JSON", json.dumps(update), json.dumps({"properties": properties})), "TOO_COMPLEX_TO_COMPARE")
+    assert process_time() - began < 2
+
+
+def test_reasons_are_few_and_short() -> None:
+    """A path of 700,000 characters in each of 20,000 reasons took gigabytes."""
+    path = "n" * 3_000
+    for kind, original, update in (
+        (
+            "JSON",
+            {"properties": {path: {}}},
+            {"properties": {path: obj({f"p{n}": {"type": "null"} for n in range(500)})}},
+        ),
+        ("AVRO", record(), record(*({"name": f"{path}{n}", "type": "int"} for n in range(500)))),
+        ("AVRO", record({"name": "e", "type": enum(path)}), record({"name": "e", "type": enum("B")})),
+    ):
+        found = faults(kind, json.dumps(update), json.dumps(original))
+        assert 0 < len(found) <= MAX_FAULTS
+        assert max(map(len, found)) < 1_500
+
+
+def test_one_and_true_are_different_values() -> None:
+    check(faults("JSON", '{"enum":[1]}', '{"enum":[true]}'), "ENUM_ARRAY_NARROWED")

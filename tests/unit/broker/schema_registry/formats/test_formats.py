@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import tracemalloc
+from time import process_time
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from tidelog.broker.schema_registry.formats import avro as avro_format
 from tidelog.broker.schema_registry.formats import proto_text
 from tidelog.broker.schema_registry.formats.formats import ParsedSchemas, parse, reading_faults
-from tidelog.broker.schema_registry.formats.json_schema import resolve
+from tidelog.broker.schema_registry.formats.json_schema import Documents
 from tidelog.broker.schema_registry.formats.protobuf import reason_of, safe_name
 from tidelog.broker.schema_registry.formats.schema import MAX_DEPTH, InvalidSchemaError, ParsedSchema, Source
 
@@ -190,11 +192,77 @@ def test_references_of_a_json_schema_lead_somewhere() -> None:
     documents = {"other.json": json.loads(other)}
     for reference in ("other.json#/$defs/a~1b", "other.json#here"):
         json_schema({"$ref": reference}, (("other.json", other),))
-        found = resolve(reference, {}, documents)
+        found = Documents(documents).resolve(reference, {})
         assert found is not None
         assert found[0]["type"] == "string"
-    assert json_schema({"enum": [{"$ref": "data"}]}).model["documents"] == {}
-    assert resolve("#/a/7", {"a": [1]}, {}) is None
+    assert json_schema({"enum": [{"$ref": "data"}]}).model["documents"].named == {}
+    for reference in ("#/a/7", "#/a/²", "#/a/" + "1" * 5_000, "#None"):
+        assert Documents({}).resolve(reference, {"a": [1]}) is None
+
+
+def test_a_property_may_be_called_like_a_keyword_for_data() -> None:
+    for name in ("default", "const"):
+        with pytest.raises(InvalidSchemaError, match="has no target"):
+            json_schema({"properties": {name: {"$ref": "#/nowhere"}}})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"maximum":NaN}',
+        '{"maximum":1e999}',
+        '{"default":[-Infinity]}',
+        '{"prefixItems":[true],"$ref":"#/prefixItems/²"}',
+    ],
+)
+def test_a_json_schema_is_refused_that_could_not_be_read_again(text: str) -> None:
+    with pytest.raises(InvalidSchemaError):
+        parse(Source("JSON", text))
+
+
+def test_a_default_of_avro_is_a_number_of_json() -> None:
+    with pytest.raises(InvalidSchemaError):
+        parse(Source("AVRO", '{"type":"record","name":"A","fields":[{"name":"a","type":"double","default":NaN}]}'))
+
+
+def test_a_long_namespace_is_refused_before_each_type_gets_it() -> None:
+    """Each of 20,000 fields got a name of 500,000 characters: the broker took 20 GB."""
+    fields = [{"name": f"a{n}", "type": "A"} for n in range(50)]
+    for names in ({"name": "A", "namespace": "n" * 100_000}, {"name": "n" * 100_000 + ".A"}):
+        tracemalloc.start()
+        with pytest.raises(InvalidSchemaError, match="more than 1000 characters"):
+            avro({"type": "record", **names, "fields": fields})
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert most < 2_000_000
+
+
+MIXED = [*range(10_000), "a"]
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"type": MIXED},
+        {"properties": {"default": {"required": MIXED}}},
+        {"dependencies": {"a": MIXED}},
+        {"$schema": "http://json-schema.org/draft-04/schema#", "enum": MIXED},
+        {"$schema": "http://json-schema.org/draft-04/schema#", "enum": [{"a": n} for n in range(10_000)]},
+    ],
+)
+def test_long_lists_of_a_json_schema_are_checked_in_bounded_time(node: Any) -> None:
+    """The elements were compared each with each: a body of 1 MiB kept the registry's only thread for an hour."""
+    began = process_time()
+    with pytest.raises(InvalidSchemaError):
+        json_schema(node)
+    assert process_time() - began < 1
+
+
+def test_anchors_of_a_json_schema_are_found_in_bounded_time() -> None:
+    """The whole document was searched for each reference."""
+    began = process_time()
+    json_schema({"$defs": {f"d{n}": {"$anchor": f"a{n}", "$ref": f"#a{n}"} for n in range(4_000)}})
+    assert process_time() - began < 2
 
 
 # ---- Protobuf
@@ -367,3 +435,10 @@ def test_imports_whose_names_exclude_each_other_are_refused(names: tuple[str, st
 def test_a_name_of_an_import_is_bounded_in_bytes() -> None:
     with pytest.raises(InvalidSchemaError, match="cannot be the name of an import"):
         safe_name("ä" * 200)
+
+
+def test_a_compiled_protobuf_schema_is_bounded() -> None:
+    """A text of 50 KB had a descriptor of 40 MB, and one of 1 MiB one of gigabytes, in the memory of the broker."""
+    fields = " ".join(f"A a{n} = {n + 1};" for n in range(1_000))
+    with pytest.raises(InvalidSchemaError, match="File too large"):
+        parse(Source("PROTOBUF", f'syntax = "proto3"; message {"N" * 20_000} {{ message A {{}} {fields} }}'))

@@ -1,0 +1,13 @@
+"""Bounds of a verdict of incompatibility: hostile schemas differ in many places, with long names."""
+
+from __future__ import annotations
+
+MAX_FAULTS = 100
+"""Largest number of reasons that one comparison of two types returns."""
+MAX_CHARACTERS = 500
+"""Largest number of characters of a path or a description in a reason; the rest is cut off."""
+
+
+def cut(text: str) -> str:
+    """Return the text, without its end if it is too long."""
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}..."
