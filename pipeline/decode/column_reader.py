@@ -5,7 +5,7 @@ form.
                  compressed batch -> decompressed, up to a limit, into the arena -> columns.decode_section ^
                  old message set  -> message by message into the arena ---------------------------------^
 
-The arena is a second buffer: for records whose stored form is not the one that is decoded. The reader yields
+The arena is a second buffer, for the records of compressed batches and of old message sets. The reader yields
 :class:`Block`s: a buffer, and rows of a table whose positions are bytes of that buffer
 (``tidelog.pipeline.decode.layout`` names the columns). Both are reused for the next block.
 
@@ -114,7 +114,7 @@ def follow_markers(piece: SegmentSlice, file: OpenSegment) -> MarkerWalk:
 
 
 class ColumnReader:
-    """Decoder of one slice of an open file. One thread."""
+    """Decoder of the records of one slice, whose file the caller opens and closes. One thread."""
 
     def __init__(
         self,
@@ -244,10 +244,10 @@ class ColumnReader:
         return size
 
     def _check_end(self, at: int) -> None:
-        """Check the batch at which the slice's end offset was reached or passed.
+        """Check the offsets around byte ``at`` of the chunk, where the batches reach or pass the slice's end offset.
 
-        No CRC covers offsets. If more batches were planned, or the next offset is lower, an offset is damaged and would
-        hide the following records.
+        A batch's CRC does not cover its offset, and a damaged offset would hide the records after it. So if the plan
+        has more batches, or the next batch has a lower offset, the offset is damaged. Raises CorruptBatchError.
         """
         if self._piece.is_exact and self._position + at < self._piece.end_position:
             raise self._corrupt_error(

@@ -1,7 +1,8 @@
 """Walks over the batch headers of segment files: where the valid bytes end, and at which offset.
 
-A batch that is cut by the end of the file, or whose CRC fails at the very end, is a write under way or a torn tail: the
-log ends before it, as recovery would end it. The same fault before further batches is damage, and an error.
+A batch that is cut by the end of the file, or a last batch with a wrong CRC, is a write under way or a torn tail: the
+log ends before it, as recovery would end it. It also ends before an impossible header. The CRCs of earlier batches are
+left to the reader of their records.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 The first run begins at the log start. A later one continues where the newest version ends. A small last file grows, so
 that there are few small files: one rename replaces it by a longer file that begins with the same bytes. No two files of
 a table have the same row at any moment. Offsets of compacted or aborted records give no rows: a range of offsets may
-have fewer rows, or none. These are errors; the first two only unless the request allows them:
+have fewer rows, or none. These are errors, of which the request may allow the first two:
 
 - a topic that was deleted and created again (its id is another one): ``restart_recreated`` begins with the new one, the
   rows of the old one stay;

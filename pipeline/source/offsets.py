@@ -72,17 +72,18 @@ class StreamOffset:
 
 
 def shares(waiting: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
-    """Divide ``limit`` in proportion to ``waiting``, at
-    least 1 for each that is not 0. Return ``waiting`` if its sum is within the limit."""
+    """Divide ``limit`` in proportion to ``waiting``, at least 1 for each that is not 0.
+
+    Return ``waiting`` if its sum is within the limit.
+    """
     total = sum(waiting.values())
     if total <= limit:
         return dict(waiting)
     taken: dict[_Key, int] = {}
     before = 0
     for key, size in waiting.items():
-        share = (
-            limit * (before + size) // total - limit * before // total
-        )  # rounded so that the shares add up to the limit
+        # Rounded so that the shares add up to the limit.
+        share = limit * (before + size) // total - limit * before // total
         taken[key] = max(1, share) if size else 0
         before += size
     return taken

@@ -64,11 +64,11 @@ class AvroJson:
             return self._datum_of_union(node, value)
         kind, node = self._kind(node)
         if kind in RECORDS:
-            return self._datum_of_record(node, _of(dict, value, node["name"]))
+            return self._datum_of_record(node, _require_type(dict, value, node["name"]))
         if kind == "array":
-            return [self.datum_of(node["items"], one) for one in _of(list, value, "an array")]
+            return [self.datum_of(node["items"], one) for one in _require_type(list, value, "an array")]
         if kind == "map":
-            return {key: self.datum_of(node["values"], one) for key, one in _of(dict, value, "a map").items()}
+            return {key: self.datum_of(node["values"], one) for key, one in _require_type(dict, value, "a map").items()}
         return _SIMPLE[kind](kind, node, value)
 
     def _datum_of_union(self, node: list[Any], value: Any) -> Any:
@@ -106,7 +106,7 @@ class AvroJson:
         return str(node.get("name", kind)) if isinstance(node, dict) else kind
 
 
-def _of(kind: type, value: Any, what: str) -> Any:
+def _require_type(kind: type, value: Any, what: str) -> Any:
     if type(value) is not kind:
         raise ValueError(f"expected {what}, found {_shorten(value)}")
     return value
@@ -118,7 +118,7 @@ def _shorten(value: Any) -> str:
 
 def _number(kind: str, _node: Any, value: Any) -> int:
     bound = 1 << _NUMBERS[kind]
-    if not -bound <= _of(int, value, f"a number of type {kind}") < bound:
+    if not -bound <= _require_type(int, value, f"a number of type {kind}") < bound:
         raise ValueError(f"{value} is too large for {kind}")
     return int(value)
 
@@ -126,11 +126,11 @@ def _number(kind: str, _node: Any, value: Any) -> int:
 def _float(kind: str, _node: Any, value: Any) -> float:
     if isinstance(value, str) and value in _TEXTS:
         return _TEXTS[value]
-    return float(value if type(value) is int else _of(float, value, f"a number of type {kind}"))
+    return float(value if type(value) is int else _require_type(float, value, f"a number of type {kind}"))
 
 
 def _bytes(kind: str, node: Any, value: Any) -> bytes:
-    found: bytes = _of(str, value, kind).encode("latin-1")
+    found: bytes = _require_type(str, value, kind).encode("latin-1")
     if kind == "fixed" and len(found) != node["size"]:
         raise ValueError(f"{node['name']} has {node['size']} bytes, found {len(found)}")
     return found
@@ -143,9 +143,9 @@ def _enum(_kind: str, node: Any, value: Any) -> Any:
 
 
 _SIMPLE: dict[str, Callable[[str, Any, Any], Any]] = {
-    "null": lambda kind, _node, value: _of(type(None), value, kind),
-    "boolean": lambda kind, _node, value: _of(bool, value, f"a {kind}"),
-    "string": lambda kind, _node, value: _of(str, value, f"a {kind}"),
+    "null": lambda kind, _node, value: _require_type(type(None), value, kind),
+    "boolean": lambda kind, _node, value: _require_type(bool, value, f"a {kind}"),
+    "string": lambda kind, _node, value: _require_type(str, value, f"a {kind}"),
     "int": _number, "long": _number, "float": _float, "double": _float,
     "bytes": _bytes, "fixed": _bytes, "enum": _enum,
 }  # fmt: skip
