@@ -61,6 +61,7 @@ TABLE_ROWS = 4096
 MAX_FINDINGS = 100
 MAX_GAPS = 1000
 _COMPRESSED = 0x07
+_MIN_RECORD_BYTES = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +399,8 @@ class _SegmentWalk:
             if codec := row[at.ATTRIBUTES] & _COMPRESSED:
                 plain = decompress(section.data, codec, DEFAULT_MAX_DECOMPRESSED_BYTES)
                 section = np.frombuffer(plain, np.uint8)
-            done = self._engine.hash_section(section, bases_of(row), count, self._room)
+            is_possible = count * _MIN_RECORD_BYTES <= len(section)  # checked before room for them is made
+            done = self._engine.hash_section(section, bases_of(row), count, self._room) if is_possible else -1
         except KafkaError as error:
             done, why = -1, str(error)
         if done < 0:

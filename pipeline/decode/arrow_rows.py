@@ -19,8 +19,9 @@ from tidelog.pipeline.errors import MalformedTimestampError
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.plan.rows import SegmentSlice
 
-#: Capacity of an Arrow batch in rows, and in bytes of keys and values; it is yielded when half full of either. Spark's
-#: JVM reads 1.8 Mrow/s in batches of 1,000 rows and 3.05 from 10,000 rows on, but large values faster in small batches.
+#: Capacity of an Arrow batch in rows, and in bytes of keys, values and headers; it is yielded when half full of either.
+#: Spark's JVM reads 1.8 Mrow/s in batches of 1,000 rows and 3.05 from 10,000 rows on, but large values faster in small
+#: batches.
 BATCH_ROWS = 16 * 1024
 BATCH_BYTES = 4 * 1024 * 1024
 _MAX_MILLISECONDS = ((1 << 63) - 1) // 1000
@@ -104,7 +105,7 @@ class ArrowRows:
         if self._headers is not None:
             self._headers.add(block)
         self._rows += block.rows
-        if self._rows >= BATCH_ROWS // 2 or sum(column.size for column in self._bytes.values()) >= BATCH_BYTES // 2:
+        if self._rows >= BATCH_ROWS // 2 or self._size >= BATCH_BYTES // 2:
             yield self.finish()
 
     def finish(self) -> Any:
@@ -114,6 +115,12 @@ class ArrowRows:
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         self._begin(BATCH_ROWS)
         return batch
+
+    @property
+    def _size(self) -> int:
+        """Bytes of keys, values and headers that wait for :meth:`finish`."""
+        headers = 0 if self._headers is None else self._headers.size
+        return headers + sum(column.size for column in self._bytes.values())
 
     @property
     def rows(self) -> int:
@@ -162,6 +169,8 @@ class _Headers:
     def __init__(self, rows: int) -> None:
         self._counts = np.zeros(rows, np.int64)
         self._rows = 0
+        self.size = 0
+        """Bytes of all names and values."""
         self._names: list[Any] = []
         self._values: list[Any] = []
 
@@ -181,6 +190,7 @@ class _Headers:
         ):
             column = _ByteColumn(total)
             column.add(block.buffer, start, size, (0, total))
+            self.size += column.size
             target.append(column.array(arrow_type))
 
     def array(self, arrow_type: Any, rows: int) -> Any:

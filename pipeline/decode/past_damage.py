@@ -8,10 +8,11 @@ a record with a time beyond 64 bits of microseconds      its batch is passed to 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.log.segment.batch_scan import iter_batches
+from tidelog.log.segment.batch_scan import BatchHeader, crc_matches, iter_batches
 from tidelog.log.segment.resync import find_resume_position
 from tidelog.pipeline.decode.decode import ReadOptions, read_slice
 from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError
@@ -21,7 +22,7 @@ from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.sparse_index import indexed_batches
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.plan.plan import SegmentSlice
-from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.errors import CorruptMessageError, KafkaError
 from tidelog.protocol.record.batches import iter_batches as iter_entries
 from tidelog.protocol.record.record_batch import MAGIC_V2
 
@@ -94,9 +95,17 @@ class _Reading:
             self.problem = error
         except CorruptBatchError as error:
             self.problem = error
-            before = replace(_relocate(self.piece, error), start_offset=self.next_offset, end_position=error.position)
-            if before.size_bytes > 0:  # rows before the damage that were not yielded yet
+            yield from self._batches_before(error)
+
+    def _batches_before(self, damage: CorruptBatchError) -> Iterator[pa.RecordBatch]:
+        """Yield the rows before damage that were not yielded yet. A record among them whose time does not fit is the
+        first ``problem``; the damage is found again after it."""
+        before = replace(_relocate(self.piece, damage), start_offset=self.next_offset, end_position=damage.position)
+        try:
+            if before.size_bytes > 0:
                 yield from self._read(before, replace(self._options, looks_for_holes=False))
+        except MalformedTimestampError as error:
+            self.problem = error
 
     def _read(self, piece: SegmentSlice, options: ReadOptions) -> Iterator[pa.RecordBatch]:
         for batch in read_slice(piece, self._wanted, options=options):
@@ -165,12 +174,13 @@ def _split_at_strange_times(reading: _Reading, keep: Keep, *, shown: bool) -> li
     """Pass the batches of such records to ``keep`` and return the slices between them; none without such records.
 
     ``shown``: decode only batches whose header shows such a time. A header has only the latest time of its records, so
-    times that are too early need a search in all batches.
+    times that are too early need a search in all batches. The search ends at damage, which the reader of the last slice
+    finds.
     """
     piece, start = reading.piece, reading.next_offset
     pieces = []
     with OpenSegment(piece.path) as file:
-        for header, batch in iter_batches(file, piece.start_position, min(piece.end_position, file.size)):
+        for header, batch in _valid_batches(file, piece.start_position, min(piece.end_position, file.size)):
             if header.last_offset < start or header.is_control or (shown and header.max_timestamp <= MAX_MILLISECONDS):
                 continue
             entry = next(iter_entries(batch))
@@ -183,3 +193,12 @@ def _split_at_strange_times(reading: _Reading, keep: Keep, *, shown: bool) -> li
                     pieces.append(replace(piece, start_offset=start, end_offset=record.offset))
                     start = record.offset + 1
     return [*pieces, replace(piece, start_offset=start)] if pieces else []
+
+
+def _valid_batches(file: OpenSegment, start: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield the batches between two bytes, up to the first that is damaged."""
+    with suppress(CorruptMessageError):
+        for header, batch in iter_batches(file, start, end):
+            if not crc_matches(header, batch):
+                return
+            yield header, batch

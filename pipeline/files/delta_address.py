@@ -42,7 +42,7 @@ class DeltaAddress:
     @classmethod
     def of(cls, given: str) -> DeltaAddress:
         """Parse the address that a user gave. Raises OptionError."""
-        path = resolve_path(given)
+        path = resolve_path(given, "Delta table")
         if not is_remote(path):
             return cls(path, path)
         scheme, _, rest = path.partition("://")

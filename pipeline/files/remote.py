@@ -52,20 +52,21 @@ def is_remote(path: str) -> bool:
     return _SEPARATOR in path
 
 
-def remote_path(given: str) -> str:
-    """Return the path of an address. Raises OptionError for an address that is not valid."""
+def remote_path(given: str, what: str = "path") -> str:
+    """Return the path of an address. Raises OptionError for an address that is not valid; ``what`` begins the
+    message."""
     scheme, _, rest = given.partition(_SEPARATOR)
     location, _, query = rest.partition("?")
     authority, _, prefix = location.partition("/")
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}{_SEPARATOR}" for name in SCHEMES)
-        raise OptionError(f"path {given}: expected a directory, or an address that begins with one of {known}")
+        raise OptionError(f"{what} {given}: expected a directory, or an address that begins with one of {known}")
     if not authority:
-        raise OptionError(f"path {given}: expected {scheme}{_SEPARATOR}BUCKET/PREFIX")
+        raise OptionError(f"{what} {given}: expected {scheme}{_SEPARATOR}BUCKET/PREFIX")
     if ":" in authority.rpartition("@")[0] or _SECRET.search(query):
         hidden = f"{scheme}{_SEPARATOR}...@{authority.rpartition('@')[2]}/{prefix}"
         raise OptionError(
-            f"path {hidden}: expected no credentials in it, because plans and errors show it; set them in the "
+            f"{what} {hidden}: expected no credentials in it, because plans and errors show it; set them in the "
             "environment of driver and executors (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
         )
     encoded = f"?{quote(query, safe='=&%:')}" if query else ""
@@ -97,9 +98,9 @@ def _connect(root: str, _process: int) -> tuple[FileSystem, str]:
             return connect_tier(root)
         file_system, base = FileSystem.from_uri(root)
     except (ArrowInvalid, ArrowNotImplementedError, NotImplementedError, ImportError) as error:
-        raise OptionError(f"path {root}: {_first_line(error)}") from error
+        raise OptionError(f"{root}: {_first_line(error)}") from error
     except OSError as error:
-        raise RemoteError(f"path {root}: {reason(error)}") from error
+        raise RemoteError(f"{root}: {reason(error)}") from error
     return file_system, base
 
 

@@ -129,6 +129,8 @@ def batch_at(file: OpenSegment, index: SparseIndex, slot: int, base_offset: int)
     """Read the header of the batch that an entry of an offset index points to; None when no batch that fits the entry
     begins there."""
     entry = index.entry(slot)
+    if entry.value < 0:
+        return None
     try:
         header = header_at(file, entry.value)
     except CorruptBatchError:

@@ -22,20 +22,23 @@ _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
 
-def resolve_path(given: str) -> str:
+def resolve_path(given: str, what: str = "path") -> str:
     """Return the absolute path of a directory or a ``file:`` address, or the path of an object store's address.
 
-    Executors have another working directory, so a relative path would mean another directory there. Raises OptionError.
+    Executors have another working directory, so a relative path would mean another directory there. Raises OptionError,
+    whose message begins with ``what``.
     """
+    if "\0" in given:
+        raise OptionError(f"{what} {given!r}: expected a path without a null character")
     if given.startswith("file:"):
         return "/" + given.removeprefix("file:").lstrip("/")
-    return remote_path(given) if is_remote(given) else os.path.abspath(given)
+    return remote_path(given, what) if is_remote(given) else os.path.abspath(given)
 
 
 def require_mounted(given: str, what: str) -> str:
     """Return the path of a local directory that the option or job ``what`` writes to. Raises OptionError for an object
     store's address."""
-    path = resolve_path(given)
+    path = resolve_path(given, what)
     if is_remote(path):
         raise OptionError(
             f"{what} {given}: expected a directory that is mounted where the driver and the executors run"

@@ -147,7 +147,7 @@ def _field(path: str, field: Any) -> Any:
         "value": (is_bytes, pa.binary(), "string or binary"),
         "partition": (kinds.is_integer(field.type), pa.int32(), "an integer"),
         "timestamp": (kinds.is_timestamp(field.type), pa.timestamp("us", tz="UTC"), "a timestamp"),
-        "headers": (kinds.is_list(field.type), pa.list_(header), "a list of (key, value)"),
+        "headers": (_are_headers(field.type), pa.list_(header), "a list of (key, value), as text and bytes"),
     }
     if field.name not in known:
         raise BadRequestError(
@@ -157,6 +157,17 @@ def _field(path: str, field: Any) -> Any:
     if not fits:
         raise BadRequestError(f"{path}: column {field.name} has type {field.type}, expected {expected}")
     return pa.field(field.name, target)
+
+
+def _are_headers(kind: Any) -> bool:
+    import pyarrow.types as kinds
+
+    if not kinds.is_list(kind) or not kinds.is_struct(kind.value_type):
+        return False
+    found = {field.name: field.type for field in kind.value_type}
+    return set(found) == {"key", "value"} and all(
+        kinds.is_string(one) or kinds.is_binary(one) for one in found.values()
+    )
 
 
 def backfill_file(plan: BackfillPlan) -> BackfillResult:
@@ -189,7 +200,24 @@ def _rows(path: str, skipped: int) -> Iterator[pa.RecordBatch]:
                 left = batch.slice(min(skipped, batch.num_rows))
                 skipped -= batch.num_rows - left.num_rows
                 if left.num_rows:
-                    yield left.select(schema.names).cast(schema)
+                    yield _convert(path, left.select(schema.names), schema)
+
+
+def _convert(path: str, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Convert a batch to the sink's types; times are rounded down to microseconds. Raises BadRequestError for a value
+    that does not fit."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = []
+    for field, column in zip(schema, batch.columns, strict=True):
+        try:
+            if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+                column = pc.floor_temporal(column, unit="microsecond")
+            columns.append(column.cast(field.type))
+        except pa.ArrowException as error:
+            raise BadRequestError(f"{path}: column {field.name} has a value that cannot be written: {error}") from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def report(results: list[BackfillResult], request: BackfillRequest) -> list[str]:

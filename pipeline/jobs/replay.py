@@ -36,6 +36,7 @@ from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.options import SourceOptions, parse_options
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, SegmentSlice, plan_range
 from tidelog.pipeline.plan.request import batch_request
+from tidelog.pipeline.scan.bounds import first_millisecond
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,7 +111,8 @@ def replay_source(paths: str, choice: dict[str, str], begin: str | None, end: st
 
 
 def moment(text: str, option: str) -> int:
-    """Parse a time to ms since 1970; without a zone it is UTC. Raises BadRequestError, which names the ``option``."""
+    """Parse a time to the first ms since 1970 at or after it; without a zone it is UTC. Raises BadRequestError, which
+    names the ``option``."""
     if text.isascii() and text.isdecimal():
         return int(text)
     try:
@@ -122,7 +124,7 @@ def moment(text: str, option: str) -> int:
         }
         wanted = expected.get(option, "ms since 1970 or an ISO 8601 time")
         raise BadRequestError(f"{option} {text}: expected {wanted}") from None
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    return first_millisecond(found if found.tzinfo else found.replace(tzinfo=UTC))
 
 
 def replay(spark: SparkSession | None, request: ReplayRequest, progress: Progress | None = None) -> list[ReplayResult]:
@@ -203,15 +205,15 @@ def replay_partition(plan: ReplayPlan) -> ReplayResult:
             if piece.end_offset <= begin:
                 continue
             for batch in read_slice(piece, _COLUMNS, isolation=Isolation.READ_COMMITTED):
-                for chunk in chunks.add(_from(batch, begin)):
+                for chunk in chunks.add(_select_rows_from(batch, begin)):
                     rows += _write(writer, chunk, plan)
         if rest := chunks.rest():
             rows += _write(writer, rest, plan)
     return ReplayResult(plan.topic, plan.partition, plan.start, plan.end, begin, rows)
 
 
-def _from(batch: pa.RecordBatch, begin: int) -> pa.RecordBatch:
-    """Return the rows from offset ``begin`` on."""
+def _select_rows_from(batch: pa.RecordBatch, begin: int) -> pa.RecordBatch:
+    """Return the rows of a batch from offset ``begin`` on."""
     offsets = batch.column("offset").to_numpy()
     return batch.slice(int(offsets.searchsorted(begin)))
 

@@ -186,6 +186,7 @@ class TopicWriter:
         self._writer = writer
         self._first_partition = first_partition
         self._note = ""
+        self._keyless_bytes: dict[str, int] = {}
         self._stack = ExitStack()
         self._pace = Pace(target.rate)
 
@@ -228,7 +229,7 @@ class TopicWriter:
                      if name in names},
             partitions_of=self._counts.of,
             first=self._first_partition,
-            keyless_bytes={},
+            keyless_bytes=self._keyless_bytes,
         )  # fmt: skip
         with StagingFile(self._options.staging, task) as file:
             for batch in builder.batches(batches):

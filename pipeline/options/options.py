@@ -58,7 +58,10 @@ _WITHOUT_EFFECT = (
 SECURITY = tuple(sorted(f"kafka.{key}" for key in known_keys()))
 """Options of TLS and SASL for the connection to the brokers: the keys of Kafka's clients after ``kafka.``."""
 _STRATEGIES = ("subscribe", "assign", "subscribePattern")
-_SIZE = re.compile(r"(\d+)\s*([kmg]?)i?b?", re.IGNORECASE)
+MAX_INT, MAX_LONG = (1 << 31) - 1, (1 << 63) - 1
+"""Largest values of Kafka's types INT and LONG."""
+_WHOLE = re.compile(r"\d{1,19}", re.ASCII)
+_SIZE = re.compile(r"(\d{1,19})\s*([kmg]?)i?b?", re.IGNORECASE | re.ASCII)
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _MILLISECONDS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -151,8 +154,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         timestamp_strategy=_strategy(given),
         include_headers=parse_boolean(given, "includeHeaders", False),
         fail_on_data_loss=parse_boolean(given, "failOnDataLoss", True),
-        min_partitions=positive(given, "minPartitions"),
-        max_records_per_partition=positive(given, "maxRecordsPerPartition"),
+        min_partitions=parse_positive(given, "minPartitions"),
+        max_records_per_partition=parse_positive(given, "maxRecordsPerPartition"),
         bootstrap=given.get("kafka.bootstrap.servers"),
         security=security_of(given),
         read_committed=_is_read_committed(given),
@@ -161,8 +164,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         min_timestamp=_milliseconds(given, "minTimestamp", MIN_TIME),
         max_timestamp=_milliseconds(given, "maxTimestamp", MAX_TIME),
         bytes_per_task=size_in_bytes(given, "bytesPerTask") or DEFAULT_BYTES_PER_TASK,
-        max_offsets_per_trigger=positive(given, "maxOffsetsPerTrigger"),
-        min_offsets_per_trigger=positive(given, "minOffsetsPerTrigger"),
+        max_offsets_per_trigger=parse_positive(given, "maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=parse_positive(given, "minOffsetsPerTrigger"),
         max_trigger_delay_ms=_duration(given, "maxTriggerDelay"),
         max_bytes_per_trigger=size_in_bytes(given, "maxBytesPerTrigger"),
         commit_group=given.get("commitGroup"),
@@ -212,25 +215,27 @@ def parse_boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
     return text == "true"
 
 
-def positive(given: Mapping[str, str], name: str) -> int | None:
-    """Parse a whole number from 1 on, None when not given. Raises OptionError."""
+def parse_positive(given: Mapping[str, str], name: str, largest: int = MAX_LONG) -> int | None:
+    """Parse a whole number from 1 to ``largest``, None when not given. Raises OptionError."""
     text = given.get(name)
     if text is None:
         return None
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise OptionError(f"{name}={text}: expected a whole number from 1 on")
+    if not _WHOLE.fullmatch(text.strip()) or not 1 <= int(text) <= largest:
+        raise OptionError(f"{name}={text}: expected a whole number from 1 to {largest}")
     return int(text)
 
 
-def size_in_bytes(given: Mapping[str, str], name: str) -> int | None:
-    """Parse a size such as 1048576, 512k, 64m, 1g. Raises OptionError."""
+def size_in_bytes(given: Mapping[str, str], name: str, largest: int = MAX_LONG) -> int | None:
+    """Parse a size in bytes, up to ``largest``, such as 1048576, 512k, 64m, 1g; None when not given. Raises
+    OptionError."""
     text = given.get(name)
     if text is None:
         return None
     match = _SIZE.fullmatch(text.strip())
-    if match is None or int(match[1]) == 0:
-        raise OptionError(f"{name}={text}: expected a size from 1 byte on, such as 1048576, 512k, 64m or 1g")
-    return int(match[1]) * _UNITS[match[2].lower()]
+    size = 0 if match is None else int(match[1]) * _UNITS[match[2].lower()]
+    if not 1 <= size <= largest:
+        raise OptionError(f"{name}={text}: expected a size of 1 to {largest} bytes, such as 1048576, 512k, 64m or 1g")
+    return size
 
 
 def _duration(given: Mapping[str, str], name: str) -> int | None:

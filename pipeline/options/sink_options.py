@@ -30,10 +30,12 @@ from tidelog.client.connection import PLAIN
 from tidelog.client.security import Security
 from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.options.options import (
+    MAX_INT,
+    MAX_LONG,
     SECURITY,
     checked_names,
     parse_boolean,
-    positive,
+    parse_positive,
     security_of,
     size_in_bytes,
 )
@@ -111,14 +113,18 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         topic=_topic(given),
         include_headers=parse_boolean(given, "includeHeaders", True),
         codec=_codec(given),
-        batch_bytes=size_in_bytes(given, "kafka.batch.size") or DEFAULT_BATCH_BYTES,
+        batch_bytes=size_in_bytes(given, "kafka.batch.size", MAX_INT) or DEFAULT_BATCH_BYTES,
         buffer_bytes=size_in_bytes(given, "kafka.buffer.memory") or DEFAULT_BUFFER_BYTES,
-        transaction_timeout_ms=positive(given, "kafka.transaction.timeout.ms") or DEFAULT_TRANSACTION_TIMEOUT_MS,
-        request_timeout_ms=positive(given, "kafka.request.timeout.ms") or DEFAULT_REQUEST_TIMEOUT_MS,
-        delivery_timeout_ms=positive(given, "kafka.delivery.timeout.ms") or DEFAULT_DELIVERY_TIMEOUT_MS,
+        transaction_timeout_ms=_timeout(given, "kafka.transaction.timeout.ms", DEFAULT_TRANSACTION_TIMEOUT_MS),
+        request_timeout_ms=_timeout(given, "kafka.request.timeout.ms", DEFAULT_REQUEST_TIMEOUT_MS),
+        delivery_timeout_ms=_timeout(given, "kafka.delivery.timeout.ms", DEFAULT_DELIVERY_TIMEOUT_MS),
         application=application,
         version=_version(version),
     )
+
+
+def _timeout(given: Mapping[str, str], name: str, default: int) -> int:
+    return parse_positive(given, name, MAX_INT) or default
 
 
 def _topic(given: Mapping[str, str]) -> str | None:
@@ -141,8 +147,8 @@ def _codec(given: Mapping[str, str]) -> int:
 def _version(text: str | None) -> int:
     if text is None:
         return 0
-    if not (text.isascii() and text.isdecimal()):
-        raise OptionError(f"txnVersion={text}: expected a whole number from 0 on")
+    if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) > MAX_LONG:
+        raise OptionError(f"txnVersion={text}: expected a whole number from 0 to {MAX_LONG}")
     return int(text)
 
 

@@ -47,6 +47,7 @@ SAVE_PATIENCE_S = 1.0
 #: A file that has not changed for so long was not swapped just now; clocks of file servers differ a little.
 RECENT_S = 10.0
 _POLL_S = 0.02
+_NOWHERE = 1 << 63
 #: The checkpoints that were read last, by path: a plan asks for each of its partitions.
 _CHECKPOINTS: dict[str, tuple[Stamp | None, dict[TopicPartition, int]]] = {}
 MAX_REMEMBERED = 100
@@ -91,6 +92,7 @@ class Holes:
         self._fails = fail_on_data_loss
         self._lost = lost
         self._count = count
+        self._unmarked_from = _NOWHERE
         self.cleaned_below = 0
 
     def judge(self, hole: Hole) -> None:
@@ -108,11 +110,21 @@ class Holes:
     def _is_compacted(self, hole: Hole) -> bool:
         if hole.end <= self.cleaned_below or self._checkpoint_explains(hole):
             return True
-        marked = marked_below(self._directory, hole.before.base_offset if hole.is_in_file else hole.end, self._count)
+        marked = self._marked_below(hole.before.base_offset if hole.is_in_file else hole.end)
         if marked:
             self.cleaned_below = max(self.cleaned_below, marked, hole.end)
             return True
         return self._wait_for_checkpoint(hole)
+
+    def _marked_below(self, start: int) -> int:
+        """Return the result of ``marked_below``. A search to the log's end that found nothing is not repeated: a log
+        may have a hole after each record, and each search reads all later headers."""
+        if start >= self._unmarked_from:
+            return 0
+        marked = marked_below(self._directory, start, self._count)
+        if not marked:
+            self._unmarked_from = start
+        return marked
 
     def _checkpoint_explains(self, hole: Hole) -> bool:
         try:

@@ -29,7 +29,7 @@ from tidelog.pipeline.files.batch_walk import valid_end
 from tidelog.pipeline.files.read_count import ReadCount
 from tidelog.pipeline.files.segment_files import SegmentFile, list_segments
 from tidelog.pipeline.files.sources import OpenSegment
-from tidelog.pipeline.files.sparse_index import offset_index
+from tidelog.pipeline.files.sparse_index import batch_at, offset_index
 from tidelog.pipeline.files.storage import files_at, is_directory
 from tidelog.pipeline.options.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json, to_json
 from tidelog.pipeline.plan.selection import PartitionDirectory
@@ -118,7 +118,10 @@ def end_of_segment(segment: SegmentFile, count: ReadCount | None = None) -> int:
         try:
             # the last entries may point to records that were truncated: three are tried, then the whole segment is read
             for slot in range(index.entries - 1, max(-1, index.entries - 4), -1):
-                found = valid_end(file, segment.base_offset, index.entry(slot).value)
+                batch = batch_at(file, index, slot, segment.base_offset)
+                if batch is None:
+                    continue
+                found = valid_end(file, segment.base_offset, batch.position)
                 if found.next_offset > segment.base_offset + index.entry(slot).key:
                     return found.next_offset
         finally:

@@ -28,7 +28,7 @@ def first_offset_at_or_after(
     directory: PartitionDirectory, timestamp: int, start: int, end: int, count: ReadCount | None = None
 ) -> int | None:
     """Find the first offset in [``start``, ``end``) of a record at or after ``timestamp`` (ms); None when there is
-    none.
+    none. The marker of a transaction counts, too, as in Kafka's answer.
 
     Raises PipelineError, CorruptBatchError.
     """
@@ -102,8 +102,6 @@ def _find_in_batch(file: OpenSegment, header: BatchHeader, timestamp: int, bound
     try:
         for batch in iter_batches(file.read_at(header.position, header.size)):
             batch.ensure_valid()
-            if batch.is_control:
-                return None
             for record in batch.records():
                 if record.timestamp >= timestamp and bounds[0] <= record.offset < bounds[1]:
                     return record.offset

@@ -87,7 +87,7 @@ def _milliseconds(moment: Moment) -> int:
     """Return the first millisecond at or after a moment."""
     if isinstance(moment, datetime):
         try:
-            return -(-round(moment.timestamp() * 1_000_000) // 1000)
+            return first_millisecond(moment)
         except (OverflowError, ValueError):  # without a zone, at an end of the calendar
             raise OptionError(f"times: {moment} is no time in the local zone") from None
     if isinstance(moment, str):
@@ -98,6 +98,14 @@ def _milliseconds(moment: Moment) -> int:
     if isinstance(moment, int) and not isinstance(moment, bool) and MIN_TIME < moment <= MAX_TIME:
         return moment
     raise OptionError(f"times: {moment!r} is not a time: expected ms since 1970, a datetime, or ISO 8601")
+
+
+def first_millisecond(moment: datetime) -> int:
+    """Return the first millisecond since 1970 at or after a moment; without a zone it is local.
+
+    Raises OverflowError, ValueError for a local time at an end of the calendar.
+    """
+    return -(-round(moment.timestamp() * 1_000_000) // 1000)
 
 
 def key_bytes(keys: bytes | str | Iterable[bytes | str]) -> list[bytes]:

@@ -91,8 +91,9 @@ def sink_columns(fields: Iterable[tuple[str, str]], options: SinkOptions) -> dic
 class BatchBuilder:
     """Builder of the batches of one task attempt.
 
-    ``partitions_of`` returns a topic's number of partitions. ``first`` is added to the first partition for rows without
-    key, so that tasks begin with different ones. ``keyless_bytes``: the bytes of such rows so far, by topic.
+    ``partitions_of`` returns a topic's number of partitions. ``first`` modulo that number is the first partition for
+    rows without key; tasks and small batches begin with different ones. ``keyless_bytes``: the bytes of such rows so
+    far, by topic.
     """
 
     options: SinkOptions

@@ -29,7 +29,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -203,7 +203,7 @@ def remove_files(files: Iterable[StagedFile]) -> None:
 def remove_published(staging: Path, writer: str, batch_id: int) -> None:
     """Remove every attempt of ``batch_id`` and of the batches before it, and the writer's directory once it is empty.
 
-    A directory that cannot be removed is logged: the data is published, so the write has succeeded.
+    A directory that cannot be listed or removed is logged: the data is published, so the write has succeeded.
     """
     home = staging / writer
     for directory in _batch_directories(home):
@@ -212,11 +212,16 @@ def remove_published(staging: Path, writer: str, batch_id: int) -> None:
     _remove_empty(home)
 
 
-def _batch_directories(home: Path) -> Iterator[Path]:
-    if home.is_dir():
-        yield from (
-            path for path in sorted(home.iterdir()) if path.name.partition(".")[0].isdecimal() and path.is_dir()
-        )
+def _batch_directories(home: Path) -> list[Path]:
+    """List the directories of a writer's batches; empty if another run of the writer has removed its directory."""
+    try:
+        paths = sorted(home.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        logger.warning("staging directory %s cannot be listed and stays: %s", home, error)
+        return []
+    return [path for path in paths if path.name.partition(".")[0].isdecimal() and path.is_dir()]
 
 
 def _remove_directory(directory: Path) -> None:

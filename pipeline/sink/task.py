@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from tidelog.client.cluster import Cluster, Trouble, is_passing
 from tidelog.pipeline.errors import PipelineError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 RETRY_S = 0.2
 #: How long, in seconds, to wait for the leaders of a topic, for example while it is being created.
 TOPIC_WAIT_S = 10.0
+_NUMBERS = 1 << 31
 
 
 class UnknownTopicError(PipelineError):
@@ -55,6 +57,14 @@ class PartitionCounts:
                 time.sleep(RETRY_S)
 
 
+def _first_partition(task: TaskIdentity) -> int:
+    """Return a number by which tasks, batches and writers begin with different partitions for rows without key.
+
+    Otherwise all rows of small batches would go to the first partitions of their topic.
+    """
+    return (crc32(task.writer.encode()) + task.batch_id + task.partition) % _NUMBERS
+
+
 def stage_rows(
     rows: Iterator[pa.RecordBatch], task: TaskIdentity, options: SinkOptions, columns: dict[str, int]
 ) -> StagedFile:
@@ -63,7 +73,7 @@ def stage_rows(
         options=options,
         columns=columns,
         partitions_of=PartitionCounts(options).of,
-        first=task.partition,
+        first=_first_partition(task),
         keyless_bytes={},
     )
     with StagingFile(options.staging, task) as file:

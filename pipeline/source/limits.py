@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from tidelog.pipeline.errors import OptionError, PipelineError
 from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.options.options import SourceOptions
+from tidelog.pipeline.plan.offsets import retry_on_deletion
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan_range
 from tidelog.pipeline.plan.selection import PartitionDirectory
 from tidelog.pipeline.source.offsets import shares
@@ -140,7 +141,8 @@ def _steps(directory: PartitionDirectory, span: tuple[int, int], bytes_per_step:
     Only slices of the first segment with records of the span are returned, with ``_WHOLE_SEGMENT`` those of all
     segments.
     """
-    segments = list_segments(directory.path) if span[0] < span[1] else []
+    is_empty = span[0] >= span[1]
+    segments = [] if is_empty else retry_on_deletion(directory, lambda: list_segments(directory.path))
     steps: list[tuple[int, int]] = []
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else span[1]

@@ -18,7 +18,7 @@ from tidelog.pipeline.job_errors import BadRequestError, JobError
 from tidelog.pipeline.options.columns import NAMES
 from tidelog.pipeline.values.column_bounds import ColumnBounds
 from tidelog.pipeline.values.formats import Reader, arrow_type, read_json, read_json_of, reader_of
-from tidelog.pipeline.values.registry import Registry, UndecodableError, split_header
+from tidelog.pipeline.values.registry import RegisteredSchema, Registry, UndecodableError, split_header
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,11 +112,10 @@ class ValueColumns:
         import pyarrow as pa
 
         schema, wrong = decode_type(self.pinned), dict[int, str]()
-        offsets = batch.column("offset")
         rows = []
         for number, value in enumerate(batch.column("value").to_pylist()):
             try:
-                rows.append(None if value is None else self._decode(value, schema, offsets[number]))
+                rows.append(None if value is None else self._decode(value, schema, batch, number))
             except UndecodableError as error:
                 rows.append(None)
                 wrong[number] = str(error)
@@ -124,29 +123,36 @@ class ValueColumns:
         full = pa.schema([*batch.schema, *self.fields()])
         return pa.RecordBatch.from_arrays([*batch.columns, *found.flatten()], schema=full), wrong
 
-    def _decode(self, value: bytes, schema: pa.StructType, offset: Any) -> Any:
+    def _decode(self, value: bytes, schema: pa.StructType, batch: pa.RecordBatch, row: int) -> Any:
         if self.registry is None:
             return read_json_of(value, schema)
         number, payload = split_header(value)
         reader = self._readers.get(number)
         if reader is None:
-            reader = self._readers[number] = self._reader(number, schema, offset)
+            registered = self.registry.schema_by_id(number)
+            self._require_fitting(registered, schema, batch.slice(row, 1))
+            reader = self._readers[number] = reader_of(registered)
         return reader(payload)
 
-    def _reader(self, number: int, schema: pa.StructType, offset: Any) -> Reader:
+    def _require_fitting(self, registered: RegisteredSchema, schema: pa.StructType, record: pa.RecordBatch) -> None:
+        """Raise JobError if the schema of a record has fields that the table's does not have."""
         assert self.registry is not None
-        registered = self.registry.schema_by_id(number)
-        found = arrow_type(registered)
+        found, place = arrow_type(registered), f"offset {record.column('offset')[0]} has schema {registered.id}"
         try:
             widened = widen(schema, found)
         except TypeError as error:
             raise JobError(
-                f"offset {offset} has schema {number}, which does not fit the table's: {error}. "
-                f"The table has {schema}, the schema {found}"
+                f"{place}, which does not fit the table's: {error}. The table has {schema}, the schema {found}"
             ) from None
-        if not widened.equals(schema):
-            raise JobError(f"offset {offset} has schema {number}, which is newer than this run; run it again")
-        return reader_of(registered)
+        if widened.equals(schema):
+            return
+        subject = f"{record.column('topic')[0]}-value"
+        if registered.id in {one.id for one in self.registry.versions(subject)}:
+            raise JobError(f"{place}, which is newer than this run; run it again")
+        raise JobError(
+            f"{place}, which has other fields than the table and is no version of the subject {subject}: expected "
+            f"schemas that are registered under {subject}"
+        )
 
 
 def _array(rows: list[Any], schema: pa.StructType, wrong: dict[int, str]) -> pa.StructArray:

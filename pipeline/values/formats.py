@@ -205,7 +205,7 @@ def _avro_reader(schema: RegisteredSchema) -> Reader:
         stream = io.BytesIO(payload)
         try:
             found = fastavro.schemaless_reader(stream, parsed, None)
-        except (ValueError, TypeError, EOFError, IndexError, KeyError, OverflowError, StopIteration) as error:
+        except (ValueError, TypeError, EOFError, IndexError, KeyError, ArithmeticError, StopIteration) as error:
             raise UndecodableError(f"it is not of schema {schema.id}: {error or type(error).__name__}") from error
         if stream.tell() != len(payload):
             raise UndecodableError(f"bytes follow what schema {schema.id} describes")

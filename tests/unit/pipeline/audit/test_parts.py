@@ -11,12 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.pipelines import DataDirectory
 from tidelog.pipeline.audit import buckets as audit_buckets
 from tidelog.pipeline.audit.buckets import BUCKET_MS, Buckets
 from tidelog.pipeline.audit.indices import IndexCheck
 from tidelog.pipeline.audit.producers import ProducerSpan, follow, join
+from tidelog.pipeline.audit.segment import SegmentPlan, audit_segment
 from tidelog.pipeline.engine import reference as at
+from tidelog.pipeline.engine.engine import HashRoom
 from tidelog.pipeline.files.segment_files import SegmentFile
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, set_crc
 
 LAST_SEQUENCE = 2**31 - 1
 
@@ -118,3 +122,22 @@ def test_entries_that_go_back_are_reported(tmp_path: Path) -> None:
         "offset 4 does not follow 9",
         "timestamp 900 does not follow 1000",
     ]
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_a_count_of_records_beyond_the_batch_needs_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: int
+) -> None:
+    """Room for two thousand million records was allocated, although the batch has a few bytes."""
+    batch = build_batch([Record(0, 1, b"k", b"v")], BatchOptions(compression=codec))
+    batch[57:61] = (2**31 - 1).to_bytes(4, "big")
+    set_crc(batch, 0, len(batch))
+    log = DataDirectory(tmp_path / "data").log("t")
+    path = Path(log.directory) / f"{0:020d}.log"
+    path.write_bytes(batch)
+    rooms: list[int] = []
+    monkeypatch.setattr(HashRoom, "make_room", lambda _, count: rooms.append(count))
+    found = audit_segment(SegmentPlan("t", 0, SegmentFile(0, str(path)), len(batch), is_closed=False))
+    assert found is not None
+    assert [finding.kind for finding in found.findings] == ["records"]
+    assert rooms == []

@@ -417,3 +417,15 @@ def test_many_rows_come_in_several_batches(data: DataDirectory, monkeypatch: pyt
     written = fill(data.log("t"), 20)
     assert rows_of(slices_of(data)) == [row(record) for record in written]
     assert np.diff([found[4] for found in rows_of(slices_of(data))]).tolist() == [1] * (len(written) - 1)
+
+
+def test_large_headers_end_a_batch_as_large_values_do(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They did not count: 8,192 records with 300 KB of headers each were one batch, beyond Arrow's limit of 2 GiB."""
+    monkeypatch.setattr(arrow_rows, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(column_reader, "CHUNK_BYTES", 4096)
+    data.log("t")
+    records = [Record(number, 1, b"k", b"v", (("name", b"x" * 2000),)) for number in range(40)]
+    (data.path / "t-0" / f"{0:020d}.log").write_bytes(b"".join(build_batch([record]) for record in records))
+    batches = [batch for piece in slices_of(data) for batch in read_slice(piece, ALL)]
+    assert sum(batch.num_rows for batch in batches) == 40
+    assert max(batch.nbytes for batch in batches) < 20_000

@@ -52,7 +52,9 @@ def test_an_address_becomes_options_of_both(query: str, options: tuple[tuple[str
         ("s3://lake", "expected a directory or an address"),
         ("s3://lake/orders?allow_bucket_creation=true", "option allow_bucket_creation is unknown"),
         ("gs://lake/orders?region=a", "option region is unknown"),
-        ("s3://key:secret@lake/orders", "expected no credentials in it"),
+        ("s3://key:secret@lake/orders", "^Delta table s3://...@lake/orders: expected no credentials in it"),
+        ("ftp://lake/orders", "^Delta table ftp://lake/orders: expected a directory"),
+        ("lake/\0orders", "^Delta table .* without a null character"),
     ],
 )
 def test_other_addresses_are_refused(given: str, words: str) -> None:

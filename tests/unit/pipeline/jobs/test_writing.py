@@ -19,6 +19,7 @@ from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.jobs.replay import ReplayRequest, ReplayResult, mark, moment, replay_source
 from tidelog.pipeline.jobs.writing import Target, TopicWriter, Written, written_of
 from tidelog.pipeline.sink.commit import Publication
+from tidelog.pipeline.sink.task import PartitionCounts
 from tidelog.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponsePartition,
@@ -66,6 +67,9 @@ def test_without_their_partition_rows_go_by_key() -> None:
         ("1700000000000", 1_700_000_000_000),
         ("2023-11-14T22:13:20", 1_700_000_000_000),
         ("2023-11-14T23:13:20+01:00", 1_700_000_000_000),
+        ("2023-11-14T22:13:20.001", 1_700_000_000_001),
+        ("2023-11-14T22:13:20.0001", 1_700_000_000_001),
+        ("2026-11-20T00:00:00.009", 1_795_132_800_009),
     ],
 )
 def test_times_are_ms_or_iso(text: str, expected: int) -> None:
@@ -156,6 +160,22 @@ def test_a_writer_notes_from_which_row_on_all_are_written(
     assert [publication.note for publication in published] == [note]
 
 
+def test_rows_without_key_fill_one_partition_after_the_other_over_all_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each transaction began with the same partition, so with a low rate all rows of a file went there."""
+    staged: list[int] = []
+    monkeypatch.setattr(
+        writing, "publish", lambda _, publication: staged.extend(one.partition for one in publication.files[0].batches)
+    )
+    monkeypatch.setattr(PartitionCounts, "of", lambda *_: 3)
+    rows = pa.RecordBatch.from_pydict({"value": pa.array([bytes(400_000)] * 2, pa.binary())})
+    with TopicWriter(TARGET, "backfill-run", first_partition=1) as writer:
+        for number in range(6):
+            writer.write([rows], number)
+    assert set(staged) == {0, 1, 2}
+
+
 def ranged(data: DataDirectory, begin: int) -> ReplayRequest:
     return ReplayRequest(
         replay_source(str(data.path), {"subscribe": "orders"}, f'{{"orders":{{"0":{begin}}}}}', None), TARGET, "run"
@@ -231,6 +251,7 @@ def test_columns_take_the_types_of_the_sink(tmp_path: Path) -> None:
         ({"value": ["v"], "price": [1]}, "column price cannot be written; expected some of key, value"),
         ({"value": [1]}, "column value has type int64, expected string or binary"),
         ({"value": ["v"], "partition": ["0"]}, "column partition has type string, expected an integer"),
+        ({"value": ["v"], "headers": [[1]]}, "column headers has type list<.*int64>, expected a list of"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
@@ -239,6 +260,25 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
     path = parquet(tmp_path / "f.parquet", **columns)
     with pytest.raises(BadRequestError, match=message):
         backfill.backfill(None, BackfillRequest((str(path),), TARGET, "run"))
+
+
+def test_times_of_other_programs_are_rounded_down(tmp_path: Path) -> None:
+    """pandas writes nanoseconds, which ended the job with a traceback."""
+    times = {"s": 7, "ms": 7_001, "us": 7_001_002, "ns": 7_001_002_999}
+    for unit, time in times.items():
+        path = parquet(tmp_path / f"{unit}.parquet", value=["x"], timestamp=pa.array([time], pa.timestamp(unit)))
+        (batch,) = backfill._rows(str(path), 0)
+        assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [
+            {"s": 7_000_000, "ms": 7_001_000}.get(unit, 7_001_002)
+        ]
+
+
+def test_a_value_that_does_not_fit_names_its_file_and_column(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "f.parquet", value=["x"], partition=[1 << 40])
+    with pytest.raises(
+        BadRequestError, match=r"f\.parquet: column partition has a value that cannot be written: Integer"
+    ):
+        list(backfill._rows(str(path), 0))
 
 
 def test_a_file_that_is_no_parquet_is_reported(tmp_path: Path) -> None:

@@ -51,7 +51,11 @@ def test_a_batch_write_may_have_an_application_id_and_version() -> None:
         ({"kafka.ssl.truststore.type": "JKS"}, "option kafka.ssl.truststore.type=JKS: expected PEM"),
         ({"txnAppId": "a"}, "txnAppId and txnVersion: expected both or none"),
         ({"txnAppId": "../a", "txnVersion": "1"}, "txnAppId=../a: expected letters, digits"),
-        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion=-1: expected a whole number from 0 on"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion=-1: expected a whole number from 0 to"),
+        ({"txnAppId": "a", "txnVersion": str(2**63)}, f"expected a whole number from 0 to {2**63 - 1}"),
+        ({"kafka.transaction.timeout.ms": str(2**31)}, f"expected a whole number from 1 to {2**31 - 1}"),
+        ({"kafka.request.timeout.ms": str(2**31)}, f"expected a whole number from 1 to {2**31 - 1}"),
+        ({"kafka.batch.size": "2g"}, f"kafka.batch.size=2g: expected a size of 1 to {2**31 - 1} bytes"),
     ],
 )
 def test_each_mistake_is_one_clear_line(changes: dict[str, str], line: str) -> None:

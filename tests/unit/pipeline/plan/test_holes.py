@@ -23,6 +23,7 @@ from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.decode.decode import ReadOptions, read_slice
 from tidelog.pipeline.errors import DataLossError
 from tidelog.pipeline.files.batch_walk import headers
+from tidelog.pipeline.files.read_count import ReadCount
 from tidelog.pipeline.files.segment_files import SegmentFile, list_segments
 from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.jobs.audit import AuditRequest, PartitionAudit, audit
@@ -300,6 +301,26 @@ class TestALiveCleaner:
 
 
 class TestStreams:
+    def test_the_rest_of_a_log_is_searched_once_for_traces_of_a_cleaner(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each hole led to a search through all later headers, so a log with many holes took hours."""
+        log = DataDirectory(tmp_path / "other").log("t")
+        path = Path(log.directory) / f"{0:020d}.log"
+        path.write_bytes(b"".join(build_batch([Record(2 * number, NOW_MS, b"k", b"v")]) for number in range(50)))
+        searched: list[int] = []
+
+        def search(directory: str, start: int, count: ReadCount | None = None) -> int:
+            searched.append(start)
+            return marked_below(directory, start, count)
+
+        monkeypatch.setattr(holes, "marked_below", search)
+        directory = PartitionDirectory("t", TOPIC_ID, 0, log.directory)
+        slices = plan(ReadRequest((OffsetRange(directory, 0, 99),)))
+        lost: list[LostRange] = []
+        assert read(slices, fail_on_data_loss=False, lost=lost) == list(range(0, 99, 2))
+        assert (len(lost), len(searched)) == (49, 1)
+
     def test_a_batch_over_the_hole(self, data: DataDirectory, caplog: pytest.LogCaptureFixture) -> None:
         first, behind = remove_middle(data)
         options = {"path": str(data.path), "subscribe": "t"}

@@ -282,6 +282,17 @@ class TestTimes:
             directory = request_directory(data)
             assert first_offset_at_or_after(directory, timestamp, 0, 21) == 20
 
+    def test_a_marker_counts_as_in_kafkas_answer(self, data: DataDirectory) -> None:
+        """A time after the last record was an error, although the broker has an offset for it."""
+        log = data.log("t")
+        ids: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+        write(log, [Record(0, NOW_MS - 5000, b"k", b"v")], **ids)
+        end_transaction(log, 1, commit=True)
+        found = log.fetch_offset_by_timestamp(NOW_MS - 1000)
+        assert found is not None
+        assert first_offset_at_or_after(request_directory(data), NOW_MS - 1000, 0, 2) == found.offset == 1
+        assert offsets_of(request_of(data, startingTimestamp=str(NOW_MS - 1000))) == []
+
     def test_a_time_behind_the_end(self, data: DataDirectory) -> None:
         fill(data.log("t"), 4)
         late = {"startingTimestamp": str(NOW_MS * 2), "startingOffsetsByTimestampStrategy": "latest"}
@@ -418,6 +429,17 @@ class TestListing:
         for size in ("1", "700", "1g"):
             request = request_of(data, startingOffsets='{"t":{"0":17}}', bytesPerTask=size)
             assert offsets_of(request) == list(range(17, 300))
+
+    def test_a_position_before_the_file_is_not_believed(self, data: DataDirectory) -> None:
+        fill(data.log("t"), 60)
+        data.close()
+        for segment in list_segments(str(data.path / "t-0")):
+            index = Path(segment.sibling(".index"))
+            content = bytearray(index.read_bytes())
+            content[4::8] = bytes(byte | 0x80 for byte in content[4::8])
+            index.write_bytes(content)
+        request = request_of(data, startingOffsets='{"t":{"0":17}}')
+        assert offsets_of(request) == list(range(17, 300))
 
 
 def test_unused_batches_are_no_records(data: DataDirectory) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -172,3 +174,19 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_files_are_published_by_task(tmp_path: Path) -> None:
     staged = [stage(tmp_path, partition) for partition in (2, 0, 1)]
     assert [file.task.partition for file in sort_by_task(staged)] == [0, 1, 2]
+
+
+def test_publishing_succeeds_if_another_run_removes_the_directory_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage(tmp_path)
+    home = tmp_path / "query"
+    listed = Path.iterdir
+
+    def remove_and_list(path: Path) -> Iterator[Path]:
+        shutil.rmtree(home)
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", remove_and_list)
+    remove_published(tmp_path, "query", 3)
+    assert not home.exists()

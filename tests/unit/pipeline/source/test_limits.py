@@ -4,6 +4,7 @@ records."""
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -76,3 +77,9 @@ def test_offsets_are_divided_and_no_end_lies_before_its_start() -> None:
     ranges = {one: (10, 20), other: (7, 3)}
     assert limited_ends(ranges, TriggerLimits()) == {one: 20, other: 7}
     assert limited_ends(ranges, TriggerLimits(max_offsets=4)) == {one: 14, other: 7}
+
+
+def test_a_partition_that_is_deleted_meanwhile_is_named(tmp_path: Path) -> None:
+    directory = PartitionDirectory("t", None, 0, str(tmp_path / "t-0"))
+    with pytest.raises(PipelineError, match="t-0 was deleted: its topic is gone"):
+        limited_ends({directory: (0, 9)}, TriggerLimits(max_bytes=1))

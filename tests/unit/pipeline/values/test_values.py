@@ -152,9 +152,24 @@ def test_another_type_stops_with_both_schemas(data: DataDirectory, registry: Sch
 
 def test_a_schema_that_came_after_the_run_began_is_reported(data: DataDirectory, registry: SchemaRegistry) -> None:
     put(data, serialized(registry, avro(), ORDER))
-    newer = registry.register("later", avro({"name": "price", "type": "double"}))
-    put(data, b"\0" + newer.to_bytes(4, "big"))
+    asked, _ = choose_value_columns(request(data, registry), Manifest())
+    assert asked.columns is not None
+    newer = registry.register("orders-value", avro({"name": "price", "type": "double"}))
+    record = pa.RecordBatch.from_pydict(
+        {"topic": ["orders"], "offset": [1], "value": [b"\0" + newer.to_bytes(4, "big")]}
+    )
     with pytest.raises(JobError, match=r"offset 1 has schema \d+, which is newer than this run; run it again"):
+        asked.columns.add_to(record)
+
+
+def test_a_schema_of_another_subject_is_not_told_to_be_newer(data: DataDirectory, registry: SchemaRegistry) -> None:
+    """Serializers may register it under the record's name. Each run ended with: newer than this run; run it again."""
+    put(data, serialized(registry, avro(), ORDER))
+    other = registry.register("orders-shop.Order", avro({"name": "price", "type": "double"}))
+    put(data, b"\0" + other.to_bytes(4, "big"))
+    with pytest.raises(
+        JobError, match=r"offset 1 has schema \d+, which has other fields .* no version of the subject "
+    ):
         run(data, registry)
 
 
@@ -575,3 +590,13 @@ def test_types_widen_and_are_pinned() -> None:
     with pytest.raises(TypeError, match=r"b\.x is string and int64"):
         widen(one, pa.struct([("b", pa.struct([("x", pa.int64())]))]))
     assert inferred_type([b"[1]", b"1", None]) is None
+
+
+def test_a_decimal_of_many_bytes_is_a_dead_letter() -> None:
+    """It ended each run with a traceback."""
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    text = json.dumps({"type": "record", "name": "P", "fields": [{"name": "price", "type": kind}]})
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema("bytes"), b"\1" * 500_000)
+    with pytest.raises(UndecodableError, match="it is not of schema 1"):
+        reader_of(RegisteredSchema(1, "AVRO", text))(stream.getvalue())
