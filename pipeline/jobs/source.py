@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tidelog.client.connection import PLAIN
@@ -19,13 +20,18 @@ ALL_TOPICS = TopicChoice(pattern=ALL_PATTERN)
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """Topics in data directories. With ``bootstrap`` the ends come from a broker, otherwise from the files."""
+    """Topics in data directories. With ``bootstrap`` the ends come from a broker, otherwise from the files.
+
+    ``replicated``: a function that returns the partitions of which the directories may have one of several replicas,
+    called at each look-up of the ends (``SourceOptions.replicated``).
+    """
 
     paths: tuple[str, ...]
     choice: TopicChoice = ALL_TOPICS
     bootstrap: str | None = None
     read_committed: bool = True
     security: Security = field(default=PLAIN, repr=False, compare=False, kw_only=True)
+    replicated: Callable[[], frozenset[tuple[str, int]]] = field(default=frozenset, compare=False, kw_only=True)
 
     def topics(self) -> list[str]:
         """Find the names of the topics. Raises SelectionError."""
@@ -49,6 +55,7 @@ class LogSource:
                 bootstrap=self.bootstrap,
                 read_committed=self.read_committed,
                 security=self.security,
+                replicated=self.replicated(),
             ),
             accepts_damage=accepts_damage,
         )

@@ -101,7 +101,11 @@ class OffsetSpec:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """All options of a read, checked. Sizes in bytes, times in ms; None: not given."""
+    """All options of a read, checked. Sizes in bytes, times in ms; None: not given.
+
+    ``replicated``: (topic, partition) of partitions of which ``paths`` may have one of several replicas. Without a
+    broker, they are read up to the high watermark in their data directory's checkpoint.
+    """
 
     paths: tuple[str, ...]
     choice: TopicChoice
@@ -125,6 +129,7 @@ class SourceOptions:
     max_trigger_delay_ms: int | None = None
     max_bytes_per_trigger: int | None = None
     commit_group: str | None = None
+    replicated: frozenset[tuple[str, int]] = frozenset()
 
     @property
     def wanted(self) -> Columns:

@@ -107,13 +107,21 @@ class LogWatch:
         end = ends.get(directory.topic, {}).get(directory.partition)
         found = self._bounds(directory, self._options.read_committed and end is None, count)
         if end is None:
-            return Partition(directory, found)
+            return Partition(directory, self._cut_uncommitted(directory, found))
         if found.end < end:  # a broker writes records to its files before it reports their offsets
             raise OffsetRangeError(
                 f"{directory.path} ends at offset {found.end}, {self._options.bootstrap} has {end}: "
                 "expected the data directory of that broker"
             )
         return Partition(directory, LogBounds(found.start, end, end))
+
+    def _cut_uncommitted(self, directory: PartitionDirectory, found: LogBounds) -> LogBounds:
+        """Return the bounds of a directory's log with its visible end cut to the known high watermark, if the partition
+        has other replicas: later records may be truncated."""
+        if (directory.topic, directory.partition) not in self._options.replicated:
+            return found
+        mark = known_high_watermark((directory,), (self._checkpoint(high_watermarks_path(directory)),))
+        return LogBounds(found.start, found.end, max(found.start, min(found.last_stable, mark)))
 
     def _bounds(self, directory: PartitionDirectory, read_committed: bool, count: ReadCount | None) -> LogBounds:
         start = self._checkpointed_start(directory)

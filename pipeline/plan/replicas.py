@@ -36,9 +36,10 @@ def known_high_watermark(
     partition = TopicPartition(replicas[0].topic, replicas[0].partition)
     if not any(checkpoints):
         paths = ", ".join(replica.path for replica in replicas)
+        one = ", or one of the paths" if len(replicas) > 1 else ""
         raise SelectionError(
             f"{partition} is in {paths}, and no {REPLICATION_OFFSET_FILE} says how much of it is committed: expected "
-            "that file beside them, or kafka.bootstrap.servers, or one of the paths"
+            f"that file beside them, or kafka.bootstrap.servers{one}"
         )
     return max(checkpoint.get(partition, 0) for checkpoint in checkpoints)
 

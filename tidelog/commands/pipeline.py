@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tidelog.broker.metadata.metadata_image import MetadataImage
     from tidelog.client.security import Security
     from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult
     from tidelog.pipeline.jobs.iceberg import IcebergTarget
@@ -215,8 +216,11 @@ def _export_request(arguments: SimpleNamespace) -> ExportRequest:
 
     if not arguments.table:
         raise BadRequestError("TABLE is empty: expected a directory, or with --catalog NAMESPACE.TABLE")
+    source = _source(arguments)
+    if source.bootstrap is None:
+        source = dataclasses.replace(source, replicated=_finder_of_replicated(arguments))
     return ExportRequest(
-        source=_source(arguments),
+        source=source,
         table=arguments.table,
         file_bytes=size_in_bytes({"--file-bytes": arguments.file_bytes}, "--file-bytes") or 1,
         commit_files=arguments.commit_files,
@@ -397,20 +401,53 @@ def check_topic_configs(texts: Mapping[str, str]) -> None:
 
 def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
     """Read each topic's own configuration from the metadata log of a data directory that has one. Raises JobError."""
-    from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
     from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE
+
+    image = _read_metadata(path)
+    configs = {} if image is None else image.configs
+    return {name: texts for (kind, name), texts in configs.items() if kind == TOPIC_RESOURCE}
+
+
+def _read_metadata(path: str) -> MetadataImage | None:
+    """Read the metadata log of a data directory; None if it has none. Raises JobError."""
+    from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
     from tidelog.log.system.file_system import OsFileSystem
     from tidelog.pipeline.job_errors import JobError
     from tidelog.protocol.errors import KafkaStorageError
 
     directory = os.path.join(path, METADATA_DIRECTORY)
     if not os.path.exists(directory):
-        return {}
+        return None
     try:
-        image = read_metadata_image(OsFileSystem(), directory)
+        return read_metadata_image(OsFileSystem(), directory)
     except KafkaStorageError as error:
         raise JobError(str(error)) from error
-    return {name: texts for (kind, name), texts in image.configs.items() if kind == TOPIC_RESOURCE}
+
+
+def _finder_of_replicated(arguments: SimpleNamespace) -> Callable[[], frozenset[tuple[str, int]]]:
+    """Return a function that reads from the data directories' metadata which partitions have several replicas.
+
+    It prints a line, once, for metadata that cannot be read: all records of such a directory count as committed.
+    """
+    from tidelog.pipeline.job_errors import JobError
+
+    told = set[str]()
+
+    def find() -> frozenset[tuple[str, int]]:
+        found = set[tuple[str, int]]()
+        for path in map(str.strip, arguments.path.split(",")):
+            try:
+                image = _read_metadata(path)
+            except JobError as error:
+                if path not in told:
+                    told.add(path)
+                    _complain(arguments, JobError(f"{error}; all records in {path} count as committed"))
+                continue
+            for topic in image.topics.values() if image is not None else ():
+                found |= {(topic.name, number) for number, one in enumerate(topic.partitions) if len(one.replicas) > 1}
+        return frozenset(found)
+
+    return find
 
 
 def _index(arguments: SimpleNamespace) -> int:
@@ -449,6 +486,7 @@ def _replay(arguments: SimpleNamespace) -> int:
     names = {"subscribe": arguments.topic, "subscribePattern": arguments.pattern, "assign": arguments.assign}
     choice = {name: text for name, text in names.items() if text is not None}
     source = replay_source(arguments.path, choice or {"subscribePattern": ALL_PATTERN}, arguments.begin, arguments.end)
+    source = dataclasses.replace(source, replicated=_finder_of_replicated(arguments)())
     request = ReplayRequest(source, _target(arguments), arguments.name or arguments.to, by_key=arguments.by_key)
     results = replay(_spark(arguments), request, _progress(arguments))
     _print(arguments, lambda: report(results, request), lambda: _fields(results))

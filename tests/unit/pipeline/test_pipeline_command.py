@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.kafka_directories import KafkaDirectory
 from tests.support.pipelines import TOPIC_ID, DataDirectory, fill
 from tidelog.broker.controller.topics import creation_records
 from tidelog.broker.metadata.image import TopicImage, single_replica_states
@@ -21,11 +22,16 @@ from tidelog.cli import main
 from tidelog.commands import pipeline as pipeline_command
 from tidelog.log.config import LogConfig
 from tidelog.log.directories.names import METADATA_DIRECTORY
-from tidelog.log.files.checkpoints import write_clean_shutdown
+from tidelog.log.files.checkpoints import REPLICATION_OFFSET_FILE, write_clean_shutdown, write_offset_checkpoint
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import SystemTime
 from tidelog.pipeline.jobs.offline_logs import LOCK_FILE
+from tidelog.pipeline.jobs.progress import Progress
+from tidelog.pipeline.jobs.replay import ReplayRequest, ReplayResult
+from tidelog.pipeline.plan.request import batch_request
+from tidelog.protocol.metadata_records.records import PartitionRecord, TopicRecord
 
 SMALL = ["--config", "segment.bytes=4096", "--config", "index.interval.bytes=200"]
 JOBS = ("export", "audit", "index", "compact", "replay", "backfill")
@@ -393,3 +399,81 @@ def test_the_command_is_told_without_loading_spark_or_arrow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.fixture
+def member(tmp_path: Path) -> DataDirectory:
+    """Directory of a member of a cluster; the topic has two replicas, and its last 200 records are not committed."""
+    directory = DataDirectory(tmp_path / "data")
+    fill(directory.log("orders"), 100)
+    directory.close()
+    write_high_watermark(directory, 300)
+    cluster = KafkaDirectory(tmp_path / "kafka")
+    records = [
+        TopicRecord(name="orders", topic_id=TOPIC_ID),
+        PartitionRecord(partition_id=0, topic_id=TOPIC_ID, replicas=[1, 2]),
+    ]
+    cluster.add_metadata([(record, 0) for record in records])
+    (cluster.path / METADATA_DIRECTORY).rename(directory.path / METADATA_DIRECTORY)
+    return directory
+
+
+def write_high_watermark(data: DataDirectory, offset: int) -> None:
+    path = str(data.path / REPLICATION_OFFSET_FILE)
+    write_offset_checkpoint(OsFileSystem(), path, {TopicPartition("orders", 0): offset})
+
+
+def test_one_members_records_are_exported_once_they_are_known_to_be_committed(
+    member: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records that a new leader truncated were in the table, too, and the next run ended with an error."""
+    table = str(tmp_path / "table")
+    assert run(member, "export", table) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("orders-0 complete through offset 299,")
+    write_high_watermark(member, 310)
+    assert run(member, "export", table) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("orders-0 complete through offset 309,")
+
+
+def test_a_table_that_has_later_records_than_are_known_to_be_committed_is_no_error(
+    member: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = str(tmp_path / "table")
+    metadata = member.path / METADATA_DIRECTORY
+    metadata.rename(tmp_path / "metadata")
+    assert run(member, "export", table) == 0
+    (tmp_path / "metadata").rename(metadata)
+    assert run(member, "export", table) == 0
+    assert "nothing new" in capsys.readouterr().out
+
+
+def test_one_members_directory_without_high_watermarks_is_refused(
+    member: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (member.path / REPLICATION_OFFSET_FILE).unlink()
+    assert run(member, "export", str(tmp_path / "table")) == 2
+    assert "expected that file beside them, or kafka.bootstrap.servers\n" in capsys.readouterr().err
+
+
+def test_metadata_that_cannot_be_read_do_not_stop_an_export(
+    member: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (member.path / METADATA_DIRECTORY / f"{1:020d}-{1:010d}.checkpoint").touch()
+    assert run(member, "export", str(tmp_path / "table")) == 0
+    printed = capsys.readouterr()
+    assert printed.err.count(f"; all records in {member.path} count as committed") == 1
+    assert printed.out.splitlines()[1].startswith("orders-0 complete through offset 499,")
+
+
+def test_a_replay_of_one_members_directory_ends_at_the_known_high_watermark(
+    member: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[ReplayRequest] = []
+
+    def note(_spark: None, request: ReplayRequest, _progress: Progress) -> list[ReplayResult]:
+        asked.append(request)
+        return []
+
+    monkeypatch.setattr("tidelog.pipeline.jobs.replay.replay", note)
+    assert run(member, "replay", "--to", "again", "--bootstrap", "localhost:1") == 0
+    assert [wanted.end for wanted in batch_request(asked[0].source).ranges] == [300]
