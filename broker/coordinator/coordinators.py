@@ -253,12 +253,12 @@ class Coordinators:
             self.share.runtime.load_all()
 
     def forget_topic(self, topic: str, topic_id: bytes) -> Deferred[None]:
-        """Remove the state of a deleted topic as ``topic_deleted`` does. An error is only logged: the next start tries
-        again.
+        """Remove the state of a deleted topic as ``topic_deleted`` does. An error is only logged, because removal is
+        tried again.
         """
 
         def log_error(error: KafkaError) -> None:
-            logger.warning("committed offsets of the deleted topic %s remain until the next start: %s", topic, error)
+            logger.warning("committed offsets of the deleted topic %s are removed later: %s", topic, error)
 
         return self.topic_deleted(topic, topic_id).recover(log_error)
 
@@ -267,7 +267,7 @@ class Coordinators:
         internal, unload its coordinator.
 
         The Deferred completes when all are removed: with a million groups that takes seconds, while other requests are
-        served. The Deferred fails with the KafkaError of a failed append.
+        served. The Deferred fails with the KafkaError of a failed append, which is tried again.
         """
         topics = self._broker.metadata.topics
         if topic == GROUP_METADATA_TOPIC:

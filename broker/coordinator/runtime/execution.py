@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from tidelog.broker.coordinator.runtime.replay import Shard
 from tidelog.broker.coordinator.runtime.result import AppendCallback, CoordinatorResult, Parts, TimerResult
-from tidelog.broker.loop.steps import StepRunner, Steps
+from tidelog.broker.loop.steps import StepRunner, Steps, strip_traceback
 from tidelog.protocol.errors import KafkaError, NotCoordinatorError
 
 logger = logging.getLogger(__name__)
@@ -34,13 +34,14 @@ class Writer(Protocol[S_contra]):
 
 class LongDecision(NamedTuple, Generic[S]):
     """A long decision of a loaded shard. If this shard is given up, ``begin_again`` has the partition's next shard
-    decide again.
+    decide again. If the records of a part cannot be appended, ``postpone`` has the shard decide again later.
     """
 
     partition: int
     shard: S
     parts: Parts
     begin_again: Callable[[], None]
+    postpone: Callable[[], None]
 
 
 def refusal_of(on_append: AppendCallback, error: KafkaError) -> KafkaError | None:
@@ -74,17 +75,23 @@ def execute_timed(runtime: Writer[S], partition: int, shard: S, result: TimerRes
 
 def execute_decisions(runtime: Writer[S], decisions: list[LongDecision[S]]) -> Steps[None]:
     """Execute long decisions one after another, each as long as its shard is served. If a shard was given up meanwhile,
-    the partition's next shard begins the decision again. Raises KafkaError."""
-    for partition, shard, parts, begin_again in decisions:
-        for part in parts:
+    the partition's next shard begins the decision again. If a part cannot be appended, the other decisions are
+    executed, and the first KafkaError is raised at the end."""
+    failure: KafkaError | None = None
+    for decision in decisions:
+        for part in decision.parts:
             try:
-                runtime.write(partition, shard, part)
-            except NotCoordinatorError:
-                if runtime.is_served(partition, shard):
-                    raise
-                begin_again()
+                runtime.write(decision.partition, decision.shard, part)
+            except KafkaError as error:
+                if isinstance(error, NotCoordinatorError) and not runtime.is_served(decision.partition, decision.shard):
+                    decision.begin_again()
+                else:
+                    decision.postpone()
+                    failure = failure or strip_traceback(error)
                 break
             yield None
+    if failure is not None:
+        raise failure
 
 
 def execute_parts(runtime: Writer[S], partition: int, shard: S, parts: Parts) -> Steps[None]:

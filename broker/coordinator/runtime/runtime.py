@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Generic, TypeVar
 
 from tidelog.broker.coordinator.runtime.execution import (
@@ -358,8 +359,8 @@ class CoordinatorRuntime(Generic[S]):
 
         ``decide(shard, end_offset)`` gets the current end of the shard's log: records that are written between two
         parts have offsets from there on. The Deferred completes when all loaded shards have executed their decision, or
-        were given up: then the decision is executed when the partition is loaded again. It fails with the KafkaError of
-        an append.
+        were given up: then the decision is executed when the partition is loaded again. The Deferred fails with the
+        KafkaError of an append, after the other shards have executed theirs; that shard decides again after RETRY_MS.
         """
         for partition in range(self._log.partition_count()):
             if partition not in self._shards and partition not in self._empty:
@@ -388,7 +389,8 @@ class CoordinatorRuntime(Generic[S]):
         def begin_again() -> None:
             self._execute_when_loaded(partition, lambda loaded, _: decide(loaded, end_offset))
 
-        return LongDecision(partition, shard, decide(shard, end_offset), begin_again)
+        postpone = partial(self._postpone, partition, decide, end_offset)
+        return LongDecision(partition, shard, decide(shard, end_offset), begin_again, postpone)
 
     def _execute_when_loaded(self, partition: int, decide: Callable[[S, int], Parts]) -> None:
         """Have the next shard of a partition decide before it is served, if this broker leads the partition."""
@@ -566,8 +568,7 @@ class CoordinatorRuntime(Generic[S]):
             if shard is None:
                 self._execute_when_loaded(partition, lambda loaded, _: decide(loaded, end_offset))
                 return
-            done = self._execute_long([self._build_decision(partition, shard, decide, end_offset)])
-            done.recover(lambda _: self._postpone(partition, decide, end_offset))
+            self._execute_long([self._build_decision(partition, shard, decide, end_offset)])
 
         self._call_later(RETRY_MS, decide_again)
 

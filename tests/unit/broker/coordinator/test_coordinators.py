@@ -136,4 +136,4 @@ def test_offsets_that_cannot_be_deleted_now_are_logged(
         delete(data)
         data.loop.run_soon()
         data.loop.run_soon()
-    assert "deleted topic t remain until the next start" in caplog.text
+    assert "deleted topic t are removed later" in caplog.text

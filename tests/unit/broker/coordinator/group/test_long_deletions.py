@@ -15,6 +15,7 @@ from tests.unit.broker.coordinator.group.test_offset_commits import commit, end,
 from tests.unit.broker.coordinator.share_state.test_state import StateWorld
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.coordinator.group.offset_commits import EXPIRY_PART
+from tidelog.broker.coordinator.runtime.loading import RETRY_MS
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult
 from tidelog.broker.coordinator.share_state.state import StateKey
 from tidelog.broker.loop.deferred import Deferred
@@ -120,6 +121,42 @@ def test_a_deletion_that_cannot_be_stored_ends() -> None:
     world.loop.run_soon()
     again.result()
     assert {fetch(world, group_id=group_id)[0] for group_id in GROUPS} == {-1}
+
+
+class PartlyFullLog(MemoryTopicLog):
+    """A log in which some partitions take no records."""
+
+    def __init__(self) -> None:
+        super().__init__(partitions=5)
+        self.full: set[int] = set()
+
+    def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
+        if partition in self.full:
+            raise KafkaStorageError("the disk is full")
+        return super().append(partition, batch, transaction_version)
+
+
+def test_a_partition_that_takes_no_records_keeps_a_deleted_topics_offsets_until_it_does() -> None:
+    """The others forgot nothing, and a new topic of the name was read from the old one's offsets."""
+    log = PartlyFullLog()
+    world = stepping_world(log)
+    for group_id in GROUPS[:50]:
+        commit(world, 5, group_id=group_id)
+    log.full = {world.runtime.loaded[0][0]}
+    forgotten = world.coordinator.topic_deleted("t", TOPIC_ID)
+    world.loop.run_soon()
+    with pytest.raises(KafkaStorageError):
+        forgotten.result()
+    left = {group_id for group_id in GROUPS[:50] if fetch(world, group_id=group_id)[0] == 5}
+    assert {world.runtime.partition_for(group_id) for group_id in left} == log.full
+    world.advance(RETRY_MS)
+    log.full = set()
+    commit_to = next(iter(left))
+    commit(world, 6, group_id=commit_to)
+    world.advance(RETRY_MS)
+    assert {fetch(world, group_id=group_id)[0] for group_id in left} == {-1, 6}
+    assert fetch(world, group_id=commit_to)[0] == 6, "of the new topic"
+    assert len(world.loop.later) == len(world.runtime.loaded), "only the timers of expiry are left"
 
 
 def wide_group(world: GroupWorld) -> None:

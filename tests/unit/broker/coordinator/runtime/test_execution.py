@@ -66,15 +66,18 @@ def test_a_timer_that_decides_nothing_writes_nothing() -> None:
 
 @pytest.mark.parametrize("is_served", [True, False])
 def test_a_decision_begins_again_where_its_shard_was_given_up(*, is_served: bool) -> None:
-    writer, begun = Writer(), []
+    writer = Writer()
+    begun: list[str] = []
     writer.failure, writer.serves = NotCoordinatorError(), is_served
-    steps = execute_decisions(writer, [LongDecision(0, SHARD, parts_of(2), lambda: begun.append(0))])
+    decision = LongDecision(0, SHARD, parts_of(2), lambda: begun.append("again"), lambda: begun.append("later"))
+    steps = execute_decisions(writer, [decision])
     if is_served:  # the log said so
         with pytest.raises(NotCoordinatorError):
             list(steps)
+        assert begun == ["later"]
     else:
         list(steps)
-        assert begun == [0]
+        assert begun == ["again"]
 
 
 def test_a_record_that_may_be_lost_makes_clients_look_for_their_coordinator() -> None:
