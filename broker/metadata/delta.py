@@ -270,7 +270,10 @@ def _replay_remove_topic(delta: MetadataDelta, record: records.RemoveTopicRecord
 
 
 def _replay_clear_elr(delta: MetadataDelta, record: records.ClearElrRecord) -> None:
-    """Remove the eligible leader replicas of one topic, or of all topics if the name is empty."""
+    """Remove the eligible leader replicas of one topic, or of all topics if the name is empty.
+
+    The partition epochs grow, as with each change: a leader that knew an older one could not change the ISR any more.
+    """
     ids = [delta.topic_ids.get(record.topic_name)] if record.topic_name else [key for key, _ in delta.topics.items()]
     for topic_id in ids:
         if topic_id is None:
@@ -278,7 +281,8 @@ def _replay_clear_elr(delta: MetadataDelta, record: records.ClearElrRecord) -> N
         partitions = delta.open_partitions(topic_id)
         for number, state in partitions.items():
             if state.elr or state.last_known_elr:
-                partitions[number] = state._replace(elr=(), last_known_elr=())
+                epoch = state.partition_epoch + 1
+                partitions[number] = state._replace(partition_epoch=epoch, elr=(), last_known_elr=())
 
 
 def _replay_config(delta: MetadataDelta, record: records.ConfigRecord) -> None:

@@ -87,6 +87,17 @@ def test_clear_elr_of_one_topic_and_of_all() -> None:
     assert [none.topics[key].partitions[0].elr for key in (ORDERS, BILLS)] == [(), ()]
 
 
+def test_clear_elr_raises_the_epochs_of_the_partitions_that_had_one() -> None:
+    """Kafka's controller counts it as a change: it would refuse ISRs that a leader proposes with the old epoch."""
+    image = after(
+        *topic("orders", ORDERS, partitions=2),
+        records.PartitionChangeRecord(partition_id=0, topic_id=ORDERS, last_known_elr=[2]),
+    )
+    cleared = after(records.ClearElrRecord(topic_name="orders"), image=image)
+    before, now = ([state.partition_epoch for state in one.topics[ORDERS].partitions] for one in (image, cleared))
+    assert now == [before[0] + 1, before[1]]
+
+
 @pytest.mark.parametrize(
     "record",
     [
