@@ -100,8 +100,8 @@ class MemberRoles:
         partition.is_leader = True
         if partition.leading is not None:
             self._forget(partition.leading)
-        partition.leading = self._led[leading.key] = leading
-        leading.note_append(partition.log_end_offset)  # if it is alone in the ISR, no fetch is needed
+        self._led[leading.key] = leading
+        partition.begin_commits(leading)  # if it is alone in the ISR, no fetch is needed
         if leading.leader_state.is_recovering:
             self._propose(leading)
 

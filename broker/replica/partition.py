@@ -193,10 +193,13 @@ class Partition:
         return self._opening
 
     def delete(self) -> None:
-        """Mark the partition as deleted: holders of this object must not open, and so create, a log of its name."""
+        """Mark the partition as deleted: holders of this object must not open, and so create, a log of its name. Waits
+        for the high watermark fail.
+        """
         self._open_log, self._is_unopened = _refuse_to_open, _is_never_unopened
         if self._roles is not None:
             self._roles.drop(self)
+        self._commits.fail(UnknownTopicOrPartitionError())
 
     def is_wanted(self) -> bool:
         """Return whether a log may be created: the partition is not deleted here. Any thread."""
@@ -317,10 +320,23 @@ class Partition:
         log = self._log
         if log is None or log.high_watermark == log.log_end_offset:
             return
-        if log.config.flush_messages == NEVER and self._flush is None:
-            self.advance(log.log_end_offset)
-        else:
+        if self._needs_syncs(log):
             self._group_flush(log).commit_or_sync()
+        else:
+            self.advance(log.log_end_offset)
+
+    def begin_commits(self, leading: Leading) -> None:
+        """Let this replica's records count in a new leader epoch, after the sync if one is configured."""
+        self.leading = leading
+        log = self.local_log
+        if self._needs_syncs(log) and log.recovery_point < log.log_end_offset:
+            leading.note_synced(log.high_watermark)  # records above it may wait for the sync of the epoch before
+            self._group_flush(log).commit_or_sync()
+        else:
+            leading.note_append(log.log_end_offset)
+
+    def _needs_syncs(self, log: UnifiedLog) -> bool:
+        return log.config.flush_messages != NEVER or self._flush is not None
 
     def _note_synced(self, offset: int) -> None:
         """Note that this replica is synced up to ``offset``, so that its leader may commit records. If another broker

@@ -94,15 +94,17 @@ class Leading:
 
     def note_append(self, log_end_offset: int) -> None:
         """Note an append that needs no sync."""
-        self.rests.end_all()
-        if not self._advance_if(self.leader_state.note_append(log_end_offset, self._now_ms)):
-            self._partition.offsets_moved()  # followers wait for records, whether or not they are committed
+        self._note_end(log_end_offset, log_end_offset)
 
     def note_unsynced(self, log_end_offset: int) -> None:
         """Note an append of records that this replica counts as its own only once they are synced."""
+        self._note_end(log_end_offset, self.leader_state.committed_end)
+
+    def _note_end(self, log_end_offset: int, committed_end: int) -> None:
+        """Note the log's end and the end of the records that need no sync any more, and wake waiting fetches."""
         self.rests.end_all()
-        self.leader_state.note_append(log_end_offset, self._now_ms, self.leader_state.committed_end)
-        self._partition.offsets_moved()
+        if not self._advance_if(self.leader_state.note_append(log_end_offset, self._now_ms, committed_end)):
+            self._partition.offsets_moved()  # followers wait for records, whether or not they are committed
 
     def note_synced(self, offset: int) -> None:
         """Note that this replica's records below ``offset`` are synced, or need no sync."""

@@ -12,7 +12,7 @@ from tests.support.replicated import LED, ReplicatedBroker, contents_of
 from tests.support.stand_in import StandIn
 from tests.unit.broker.data_broker import batch
 from tests.unit.broker.handlers.drive import drive
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
 from tidelog.protocol import errors
 from tidelog.protocol.messages.delete_records import (
@@ -144,6 +144,38 @@ def test_a_sync_that_ends_after_leadership_commits_nothing(tmp_path: Path, leade
     node.close()
 
 
+def test_an_unsynced_append_commits_what_waited_for_a_slow_replica(tmp_path: Path) -> None:
+    """The proposal with replica 3 is pending, so replica 2 could join next, until it lags."""
+    node = ReplicatedBroker(tmp_path, {"flush.messages": "1"})
+    node.partition.take_over(LED._replace(isr=(1,), partition_epoch=8))
+    for replica in (3, 2):
+        node.fetch(replica, 0)
+    produce(node)
+    for _ in range(4):
+        node.loop.run_soon()
+    node.fetch(3, 1)
+    assert node.partition.high_watermark == 0
+    node.loop.advance(LAG_MS + 1)
+    produce(node)
+    assert node.partition.high_watermark == 1
+    node.close()
+
+
+def test_an_election_of_the_same_broker_commits_nothing_before_the_sync(tmp_path: Path) -> None:
+    node = ReplicatedBroker(tmp_path, {"flush.messages": "1"})
+    alone = LED._replace(isr=(1,), partition_epoch=8)
+    node.partition.take_over(alone)
+    node.thread_works = []
+    node.partition._in_thread = node.run_in_thread
+    answer = produce(node)
+    node.partition.take_over(alone._replace(leader_epoch=6, partition_epoch=9))
+    assert (code(answer), node.partition.high_watermark) == (None, 0)
+    while node.thread_works:
+        node.thread_works.pop(0)()
+    assert (code(answer), node.partition.high_watermark) == (0, 1)
+    node.close()
+
+
 def test_too_few_in_sync_replicas_are_told_before_anything_is_appended(careful: ReplicatedBroker) -> None:
     careful.partition.take_over(LED._replace(isr=(1,), partition_epoch=8))
     assert code(produce(careful)) == errors.NotEnoughReplicasError.code
@@ -167,6 +199,14 @@ def test_lost_leadership_fails_waiting_requests(node: ReplicatedBroker) -> None:
     assert code(answer) == errors.NotLeaderOrFollowerError.code
     assert node.partition.leading is None
     node.loop.advance(TIMEOUT_MS + 100)
+
+
+def test_a_deleted_topic_fails_waiting_requests(node: ReplicatedBroker) -> None:
+    """A marker of a transaction waits without a timeout, and its transaction would never end."""
+    answer, marker = produce(node), node.partition.when_committed(0)
+    node.replica_manager.remove_logs(node.topic)()
+    assert code(answer) == errors.UnknownTopicOrPartitionError.code
+    assert isinstance(error_of(marker), errors.UnknownTopicOrPartitionError)
 
 
 def test_a_partition_that_has_one_replica_left_commits_all_it_has(node: ReplicatedBroker) -> None:
