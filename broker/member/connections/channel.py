@@ -118,9 +118,10 @@ class Channel:
         """Return the connection to a node. A new one is opened and logged in if none is open, if the open one is to
         another node, or if its session ends soon.
         """
-        now_s = asyncio.get_running_loop().time()
-        if self._connection is not None and self._address == address and now_s < self._expires_s:
-            return self._connection
+        now_s, former = asyncio.get_running_loop().time(), self._connection
+        is_open = former is not None and not former.link.is_closed
+        if former is not None and is_open and self._address == address and now_s < self._expires_s:
+            return former
         self.close()
         connection = _Connection(await self._security.connect(address), {})
         self._connection, self._address = connection, address

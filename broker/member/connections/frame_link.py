@@ -55,10 +55,15 @@ class FrameLink(asyncio.BufferedProtocol):
         finally:
             self._answer = None
 
+    @property
+    def is_closed(self) -> bool:
+        """True once the connection is lost."""
+        return self._failure is not None
+
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, without waiting until a node that hangs has read the rest of a request."""
         if self._transport is not None:
-            self._transport.close()
+            self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""

@@ -58,6 +58,7 @@ class Node:
         self.address = Address("localhost", 0)
         self._channels: list[Channel] = []
         self._served: list[asyncio.Task[Any]] = []
+        self._writers: list[asyncio.StreamWriter] = []
 
     @staticmethod
     def _look_up(user: str, mechanism: ScramMechanism) -> ScramState | None:
@@ -79,8 +80,14 @@ class Node:
         self._channels.append(Channel(30.0, security))
         return self._channels[-1]
 
+    def disconnect(self) -> None:
+        """Close all connections."""
+        for writer in self._writers:
+            writer.close()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._writers.append(writer)
         task = asyncio.current_task()
         assert task is not None
         self._served.append(task)
@@ -201,6 +208,19 @@ async def test_a_session_that_ends_is_begun_again_on_another_connection(
     async with Node("SASL_PLAINTEXT", node_texts(certificates, connections__max__reauth__ms="3600000")) as node:
         channel = node.channel(security)
         assert [await ask(channel, node) for _ in range(2)] == [1, 2]
+
+
+async def test_a_connection_that_the_node_has_closed_is_opened_again() -> None:
+    """Brokers close idle connections (connections.max.idle.ms): the next request must not fail because of that."""
+    async with Node("PLAINTEXT", {}) as node:
+        channel = node.channel(PeerSecurity("NODE"))
+        assert await ask(channel, node) == 1
+        assert channel._connection is not None
+        node.disconnect()
+        async with asyncio.timeout(30):
+            while not channel._connection.link.is_closed:  # noqa: ASYNC110 - a state of a socket
+                await asyncio.sleep(0.001)
+        assert await ask(channel, node) == 2
 
 
 async def test_changed_stores_count_from_the_next_connection_on(certificates: Certificates, tmp_path: Path) -> None:

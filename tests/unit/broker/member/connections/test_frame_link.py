@@ -29,7 +29,7 @@ class PiecesTransport(asyncio.Transport):
         """Keep the bytes."""
         self.written += data
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """Note the close."""
         self.is_closed = True
 
@@ -148,3 +148,34 @@ async def exchange_with_a_server(sizes: list[int]) -> list[int]:
 def test_sockets_of_both_loops(run: Callable[[Coroutine[Any, Any, list[int]]], list[int]]) -> None:
     sizes = [4, 100, 3_000_000, 4]
     assert run(exchange_with_a_server(sizes)) == sizes
+
+
+async def give_up_a_request_that_is_not_read() -> None:
+    """Cancel a long request to a node that hangs, and wait until its socket is closed."""
+    is_over = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await is_over.wait()
+        writer.transport.abort()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        _, link = await asyncio.get_running_loop().create_connection(FrameLink, "127.0.0.1", port)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await link.exchange(bytes(32 << 20))
+        try:
+            async with asyncio.timeout(10):
+                while not link.is_closed:  # noqa: ASYNC110 - a state of a socket
+                    await asyncio.sleep(0.001)
+        finally:
+            is_over.set()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_connection_to_a_node_that_reads_nothing_is_closed_at_once(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    """While it waited for the node to read on, each attempt kept a descriptor and its request."""
+    run(give_up_a_request_that_is_not_read())
