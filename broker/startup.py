@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,7 +29,7 @@ from tidelog.broker.controller.producer_ids import ProducerIdManager
 from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.errors import StartError
 from tidelog.broker.loop.late_imports import LateImports
-from tidelog.broker.loop.threads import NO_LOOP, RecordThreads, Threads, run_in_thread
+from tidelog.broker.loop.threads import NO_LOOP, BrokerThreads, RecordThreads, Threads, run_in_thread
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.loop.turn_clock import TurnClock
 from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY, MetadataCache
@@ -129,7 +129,7 @@ def build_foundation(
         config=config,
         time=time,
         loop=loop,
-        executor=ThreadPoolExecutor(config.get_int("background.threads"), thread_name_prefix="broker"),
+        executor=BrokerThreads(config.get_int("background.threads"), thread_name_prefix="broker"),
         record_executor=RecordThreads(RECORD_THREADS),
         timers=TimerQueue(time.monotonic_ms, loop.call_later, TurnClock(time.monotonic_ms)),
         log_manager=log_manager_of(config, file_system, time, claimed),

@@ -83,7 +83,23 @@ NO_LOOP = Threads(run_now, call_now)
 """Threads for callers without an event loop: everything is done at once by the calling thread."""
 
 
-class RecordThreads(ThreadPoolExecutor):
+class BrokerThreads(ThreadPoolExecutor):
+    """Executor that starts threads when work needs them. If one cannot be started, the work waits for those that run.
+
+    If none runs, ``submit`` raises, and the work is dropped. Python's executor would keep it, and do it later: a
+    truncation of a log, for example, that its caller has given up.
+    """
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()
+        except (MemoryError, RuntimeError):
+            if not self._threads:
+                self._work_queue.get_nowait()
+                raise
+
+
+class RecordThreads(BrokerThreads):
     """Executor for work on records, which knows whether any work waits or runs."""
 
     def __init__(self, count: int) -> None:

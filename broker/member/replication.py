@@ -234,15 +234,18 @@ class ReplicaFetcher:
         """Do the work of one answer: large pieces in threads, in parallel."""
         loop, executor = asyncio.get_running_loop(), self._broker.executor
         threads = []
-        for work in works:
-            following = self._followed[work.key]
-            if _is_quick(work, following):
-                self._do(work, following)
-            else:
-                done = loop.run_in_executor(executor, _outcome_of, following, work)
-                threads.append((work, following, done))
+        try:
+            for work in works:
+                following = self._followed[work.key]
+                if _is_quick(work, following):
+                    self._do(work, following)
+                else:
+                    done = loop.run_in_executor(executor, _outcome_of, following, work)
+                    threads.append((work, following, done))
+        finally:  # also after an error, such as no thread for the next piece: another task may get the partitions then
+            await asyncio.gather(*(done for _, _, done in threads), return_exceptions=True)
         for work, following, done in threads:
-            self._settle(work, following, await done)
+            self._settle(work, following, done.result())
 
     def _do(self, work: Work, following: Following) -> None:
         self._settle(work, following, _outcome_of(following, work))

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.threads import RecordThreads, run_in_thread
+from tidelog.broker.loop.threads import BrokerThreads, RecordThreads, run_in_thread
 from tidelog.protocol.errors import KafkaStorageError, UnknownServerError
 
 
@@ -63,3 +63,28 @@ def test_record_threads_are_busy_until_their_work_is_done() -> None:
         assert waiting.result()
         assert isinstance(failing.exception(), KafkaStorageError)
     assert not threads.is_busy()
+
+
+def start_no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_work_waits_for_a_running_thread_if_no_other_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+    with BrokerThreads(2) as executor:
+        executor.submit(goes_on.wait)
+        monkeypatch.setattr(threading.Thread, "start", start_no_thread)
+        second = executor.submit(lambda: 7)
+        goes_on.set()
+        assert second.result(10) == 7
+
+
+def test_work_that_could_not_be_begun_is_not_done_later() -> None:
+    done: list[int] = []
+    with BrokerThreads(1) as executor:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start_no_thread)
+            with pytest.raises(RuntimeError, match="can't start"):
+                executor.submit(done.append, 1)
+        executor.submit(done.append, 2).result(10)
+    assert done == [2]

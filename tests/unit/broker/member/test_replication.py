@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +15,9 @@ import pytest
 from tests.support.logs import LogBench, append, batch, read_bytes, values
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.fetching.fetcher import LeaderFetcher
-from tidelog.broker.cluster.fetching.work import FetcherConfig, Work
+from tidelog.broker.cluster.fetching.fetchers import FetcherId
+from tidelog.broker.cluster.fetching.session import FetchKey
+from tidelog.broker.cluster.fetching.work import FetcherConfig, TruncateTo, Work
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.member import replication
 from tidelog.broker.member.config import MemberConfig
@@ -411,3 +413,33 @@ def test_a_log_that_could_not_be_opened_is_followed_once_it_can_be(
     world.unopened = [KafkaStorageError("no room"), MemoryError(), *3 * [KafkaStorageError("no room")]]
     asyncio.run(world.follow(lambda: world.log.log_end_offset == 1))
     assert caplog.text.count("is not followed") == 3, "a reason that stays is logged once"
+
+
+class OneThread(Executor):
+    """Executor that has one thread, whose work the test ends; it cannot start another."""
+
+    def __init__(self) -> None:
+        self.begun: list[Future[Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Note the work, but only the first."""
+        if self.begun:
+            raise RuntimeError("can't start new thread")
+        self.begun.append(Future())
+        return self.begun[0]
+
+
+async def test_work_in_threads_ends_before_an_error_lets_other_loops_have_the_partitions() -> None:
+    """A truncation that still ran could remove what the next leader's loop has appended."""
+    executor, keys = OneThread(), [FetchKey(TOPIC_ID, number) for number in range(2)]
+    broker = cast("Broker", SimpleNamespace(executor=executor))
+    loop = ReplicaFetcher(FetcherId(LEADER, 0), CONFIG, broker, lambda _: None)
+    log = SimpleNamespace(topic_partition="t-0", is_serving=True)
+    loop._followed = dict.fromkeys(keys, cast("Following", SimpleNamespace(log=log, position=(0, -1, 0))))
+    applying = asyncio.ensure_future(loop._apply([TruncateTo(key, EPOCH, 0) for key in keys]))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not applying.done()
+    executor.begun[0].set_result(True)
+    with pytest.raises(RuntimeError, match="can't start"):
+        await applying
