@@ -11,6 +11,7 @@ whenever they need it, so a change takes effect at once.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -264,8 +265,10 @@ class BrokerConfig:
             raise invalid_value_error(
                 "log.dirs", self._given.get("log.dirs", ""), "at least one directory, separated by commas"
             )
-        if len(set(map(os.path.abspath, directories))) < len(directories):
-            raise invalid_value_error("log.dirs", self._given["log.dirs"], "different directories, separated by commas")
+        paths = [os.path.join(os.path.abspath(directory), "") for directory in directories]
+        if any(one.startswith(other) for one, other in itertools.permutations(paths, 2)):
+            expected = "different directories, none of which lies in another, separated by commas"
+            raise invalid_value_error("log.dirs", self._given["log.dirs"], expected)
         return directories
 
     def _security_protocols(self) -> dict[str, str]:

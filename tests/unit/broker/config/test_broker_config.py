@@ -386,3 +386,11 @@ def test_a_directory_that_is_named_twice_refuses_the_start() -> None:
     with pytest.raises(ConfigError, match=r"log\.dirs; allowed: different directories"):
         BrokerConfig({"log.dirs": "one,./one"})
     assert BrokerConfig({"log.dirs": "one,two"}).log_dirs == ["one", "two"]
+
+
+@pytest.mark.parametrize("directories", ["data,data/logs-0", "/data/a/b,/data"])
+def test_a_directory_in_another_one_refuses_the_start(directories: str) -> None:
+    """It may have the name of a partition, and would be renamed as one that belongs to no topic."""
+    with pytest.raises(ConfigError, match="none of which lies in another"):
+        BrokerConfig({"log.dirs": directories})
+    assert BrokerConfig({"log.dirs": "/data,/data-2"}).log_dirs == ["/data", "/data-2"]
