@@ -7,9 +7,6 @@ heartbeats.
                 -> PENDING_CONTROLLED_SHUTDOWN   ``begin_shutdown``; the controller moves leaders away
                 -> SHUTTING_DOWN   the controller says so; before RECOVERY at ``begin_shutdown``
 
-A RUNNING broker registers again when ``metadata.version`` reaches the first level with log directories: its
-registration has none before, and the controllers could not tell which partitions a failed directory has.
-
 At most one request is in flight; ``next_question`` returns it. A lost answer does no harm: the next registration or
 heartbeat says the same. Sans-io, not thread-safe.
 
@@ -22,7 +19,6 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from tidelog.broker.metadata.image_records import METADATA_VERSION, has_directories
 from tidelog.broker.metadata.metadata_image import BrokerRegistration, Endpoint, MetadataImage
 from tidelog.protocol import errors
 from tidelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -110,8 +106,6 @@ class BrokerLifecycle:
         self._is_first_shutdown_answer = True
         self._has_news = False
         """True if something has changed that the request in flight does not report: the next one follows at once."""
-        self._must_renew = False
-        """True if the registration has to be sent again: ``metadata.version`` has log directories only since then."""
         self._unconfirmed: dict[bytes, float] = {}
         """Failed directories that no controller has confirmed yet, with the time (ms) of the failure."""
         self._offline: dict[bytes, None] = {}
@@ -142,7 +136,7 @@ class BrokerLifecycle:
 
     def next_question(self) -> LifecycleQuestion:
         """Return the next request to send."""
-        is_registered = self.state is not BrokerState.NOT_RUNNING and not self._must_renew
+        is_registered = self.state is not BrokerState.NOT_RUNNING
         self._has_news = False
         return LifecycleQuestion(self._heartbeat() if is_registered else self._register(), self._not_before_ms)
 
@@ -151,10 +145,7 @@ class BrokerLifecycle:
     def take_image(self, image: MetadataImage) -> None:
         """Note the image that was published last."""
         self._image_offset = image.offset
-        self._own = own = image.brokers.get(self._registration.broker_id)
-        is_without = own is not None and not own.directories
-        level = image.features.get(METADATA_VERSION, 0)
-        self._must_renew = self.state is BrokerState.RUNNING and is_without and has_directories(level)
+        self._own = image.brokers.get(self._registration.broker_id)
 
     def become_ready(self, now_ms: float) -> None:
         """Ask to be unfenced, at once: the logs are recovered, and this broker has taken its roles in partitions."""
@@ -213,17 +204,14 @@ class BrokerLifecycle:
             self._take_heartbeat(response, now_ms)
 
     def _take_registration(self, response: BrokerRegistrationResponse, now_ms: float) -> None:
-        is_first = self.state is BrokerState.NOT_RUNNING
-        if not is_first and not self._must_renew:
-            return
+        if self.state is not BrokerState.NOT_RUNNING:
+            return  # the shutdown began meanwhile
         if response.error_code:
             self._note_error("registration", response.error_code, now_ms + REGISTRATION_RETRY_MS)
-            if is_first and errors.error_for_code(response.error_code) in _REFUSALS:
+            if errors.error_for_code(response.error_code) in _REFUSALS:
                 raise LifecycleError(self.last_failure)
             return
-        self._must_renew = False
-        if is_first:
-            self.state = BrokerState.STARTING
+        self.state = BrokerState.STARTING
         self.broker_epoch = response.broker_epoch
         self._note_success(now_ms)
 

@@ -12,7 +12,7 @@ UNKNOWN_LEADER = -1
 
 
 class Address(NamedTuple):
-    """Host and port of a controller."""
+    """Host and port of a controller or broker."""
 
     host: str
     port: int

@@ -3,10 +3,11 @@
 A member takes directories as ``tidelog format``, ``kafka-storage format`` or a stopped Java broker leave them. Nothing
 is written before all readable ones are known to belong to this node.
 
-    one that cannot be read, locked or listed       offline until the next start. It is not registered, so that the
+    one whose files cannot be read or opened        offline until the next start. It is not registered, so that the
                                                     controller elects no leader for the replicas in it
     the first one is offline, or all are            no start: the first has the position in the metadata
     another node's, or without meta.properties      no start: an empty mount point is not a failed disk
+    locked by another process                       no start
 
 While a directory is offline, no log is created that may lie in it, and the last stop counts as unclean (KIP-966).
 
@@ -26,7 +27,6 @@ from typing import NamedTuple
 from tidelog.broker.cluster.observing.metadata_position import NOWHERE, MetadataPosition
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
-from tidelog.broker.metadata.image_records import METADATA_VERSION, has_directories
 from tidelog.broker.metadata.metadata_image import BrokerRegistration, MetadataImage, PartitionState
 from tidelog.broker.replica.strays import STRAY_SUFFIX
 from tidelog.broker.startup import ClaimedDirectories, claim_directory, describe_failure
@@ -66,10 +66,11 @@ class MemberDirectories(NamedTuple):
 
 
 def claim_member_directories(file_system: FileSystem, config: BrokerConfig) -> MemberDirectories:
-    """Check and lock all log directories. One that cannot be read or locked is offline, and the others serve. The first
-    one must work, as the directory of the metadata log must in Kafka's broker.
+    """Check and lock all log directories. One that cannot be read or written is offline, and the others serve. The
+    first one must work, as the directory of the metadata log must in Kafka's broker.
 
-    Raises StartError, which names file and value, for a directory that is not formatted, or is another node's.
+    Raises StartError, which names file and value, for a directory that is not formatted, is another node's, or is
+    locked by another process.
     """
     identities: dict[str, MetaProperties] = {}
     failures: dict[str, KafkaStorageError] = {}
@@ -129,19 +130,6 @@ def check_identities(identities: Mapping[str, MetaProperties], config: BrokerCon
     configured = config.get("cluster.id")
     if configured not in (None, first.cluster_id):
         raise StartError(f"{first_directory} belongs to cluster {first.cluster_id}, and cluster.id is {configured}")
-
-
-def check_failures_are_known(directories: MemberDirectories, image: MetadataImage) -> None:
-    """Raise StartError if directories failed and the metadata do not record which replica lies in which: the
-    controllers would elect this broker for logs that it does not have.
-    """
-    level = image.features.get(METADATA_VERSION, 0)
-    if directories.claimed.failures and not has_directories(level):
-        reasons = (describe_failure(directory, error) for directory, error in directories.claimed.failures.items())
-        raise StartError(
-            f"a log directory cannot be used, and {METADATA_VERSION} is at level {level}: before 3.7-IV2 the "
-            f"controllers do not know what lies in it: {'; '.join(reasons)}"
-        )
 
 
 def clean_stop_of(directories: MemberDirectories, registered: BrokerRegistration | None) -> int:

@@ -38,7 +38,6 @@ from tidelog.broker.member.connections.directories import DirectoryReports
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.directories import (
     MemberDirectories,
-    check_failures_are_known,
     claim_member_directories,
     clean_stop_of,
     keep_position,
@@ -55,6 +54,7 @@ from tidelog.broker.member.publisher import MetadataPublisher, make_own_logs
 from tidelog.broker.member.replication import Replication
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.member.topics import MemberTopics, TopicCreation
+from tidelog.broker.metadata.image_records import METADATA_VERSION
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.replay import PublishedImage
 from tidelog.broker.replica.strays import StrayLogs
@@ -152,7 +152,6 @@ class Member:
             lambda: self._view.last_failure or last.shortfall(self._view.image),
         )
         check_image(self._view.image, self._config)
-        check_failures_are_known(directories, self._view.image)
         registration = Registration(
             broker_id=node_id,
             cluster_id=cluster_id,
@@ -384,6 +383,13 @@ async def wait_for_event(event: asyncio.Event, limit_s: float) -> None:
 
 def check_image(image: MetadataImage, config: BrokerConfig) -> None:
     """Raise StartError if the cluster's metadata have something that this broker cannot serve."""
-    reason = refusal(image, enforces_acls=bool(config.get_str(AUTHORIZER_CLASS)))
+    lowest, _ = offered_levels()[METADATA_VERSION]
+    level = image.features.get(METADATA_VERSION, lowest)
+    if level < lowest:
+        reason: str | None = (
+            f"{METADATA_VERSION} is at level {level}, and a member needs {lowest} and up: raise it by kafka-features.sh"
+        )
+    else:
+        reason = refusal(image, enforces_acls=bool(config.get_str(AUTHORIZER_CLASS)))
     if reason is not None:
         raise StartError(f"this broker cannot join: {reason}")

@@ -49,7 +49,7 @@ class ClusterNodes:
         return self._list_nodes(context, is_fenced=False)
 
     def fenced_nodes(self, context: RequestContext) -> list[Node]:
-        """Return the brokers that are fenced."""
+        """Return the brokers that are fenced and have the client's listener."""
         return self._list_nodes(context, is_fenced=True)
 
     def find(self, context: RequestContext, node_id: int) -> Node | None:

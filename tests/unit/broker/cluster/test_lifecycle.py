@@ -20,7 +20,6 @@ from tidelog.broker.cluster.lifecycle import (
     LifecycleError,
     Registration,
 )
-from tidelog.broker.metadata.image_records import METADATA_VERSION
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, BrokerRegistration, Endpoint, MetadataImage
 from tidelog.protocol import errors
 from tidelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -31,8 +30,6 @@ INTERVAL_MS = 2000.0
 MAX_ANSWERS = 30
 """A session's end is waited for by registering each second; then catching up, getting ready and a heartbeat."""
 EPOCH = 42
-WITH_DIRECTORIES = 17
-"""Level of metadata.version 3.7-IV2."""
 NODE = 7
 OWN = Registration(
     broker_id=NODE,
@@ -286,34 +283,6 @@ def test_a_registration_may_be_refused_for_good(code: int) -> None:
     lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
     with pytest.raises(LifecycleError, match=rf"\({code}\) to the registration"):
         lifecycle.take_answer(BrokerRegistrationResponse(error_code=code), 0)
-
-
-# ---- metadata.version
-
-
-@pytest.mark.parametrize(
-    ("level", "directories", "is_registration"),
-    [(WITH_DIRECTORIES - 1, (), False), (WITH_DIRECTORIES, (), True), (WITH_DIRECTORIES, OWN.directories, False)],
-)
-def test_a_registration_without_directories_is_renewed_once_metadata_have_them(
-    level: int, directories: tuple[bytes, ...], is_registration: bool
-) -> None:
-    """Else the controllers would not know which partitions a failed directory has."""
-    lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
-    for act in RUNNING:
-        act(lifecycle)
-    seen = image()
-    own = seen.brokers[NODE]._replace(directories=directories)
-    lifecycle.take_image(seen._replace(features={METADATA_VERSION: level}, brokers={NODE: own}))
-    request = lifecycle.next_question().request
-    assert isinstance(request, BrokerRegistrationRequest) is is_registration
-    if isinstance(request, BrokerRegistrationRequest):
-        assert (request.incarnation_id, request.log_dirs) == (OWN.incarnation_id, sorted(OWN.directories))
-        refused = BrokerRegistrationResponse(error_code=errors.DuplicateBrokerRegistrationError.code)
-        lifecycle.take_answer(refused, 0.0)
-        answer_registration(lifecycle)
-        assert lifecycle.state is BrokerState.RUNNING
-        assert isinstance(lifecycle.next_question().request, BrokerHeartbeatRequest)
 
 
 def test_another_process_in_its_place_ends_a_broker() -> None:

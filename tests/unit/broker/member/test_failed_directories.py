@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from tests.unit.broker.member.test_joining import CLUSTER, NODE, OTHER, TOPIC_ID
 from tidelog.broker.errors import StartError
 from tidelog.broker.member.directories import (
     MemberDirectories,
-    check_failures_are_known,
     claim_member_directories,
     move_strays,
     read_position,
@@ -159,19 +157,3 @@ def test_no_stop_while_a_directory_has_failed_is_a_clean_one(
     logs.shutdown(STOPPED_EPOCH)
     claims.append(claim_member_directories(disk, config(log_dirs=str(tmp_path / "a"))))
     assert claims[0].previous_epoch == -1
-
-
-@pytest.mark.parametrize(("level", "is_known"), [(16, False), (17, True)])
-def test_controllers_that_do_not_know_of_directories_end_a_start_without_one(
-    tmp_path: Path, disk: FailedDirectories, level: int, is_known: bool, claims: list[MemberDirectories]
-) -> None:
-    """They would elect this broker for partitions in it (metadata.version before 3.7-IV2)."""
-    metadata = image((NODE,))._replace(features={"metadata.version": level})
-    claims.append(claim_member_directories(disk, config(tmp_path)))
-    check_failures_are_known(claims[0], metadata)
-    for lock in claims.pop().claimed.locks:
-        lock.close()
-    disk.failed[str(tmp_path / "b")] = UNREADABLE
-    claims.append(claim_member_directories(disk, config(tmp_path)))
-    with contextlib.nullcontext() if is_known else pytest.raises(StartError, match=r"before 3\.7-IV2 .*/b"):
-        check_failures_are_known(claims[0], metadata)

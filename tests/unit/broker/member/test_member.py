@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 import pytest
@@ -24,6 +25,14 @@ def test_a_cluster_with_acls_is_joined_with_an_authorizer_only() -> None:
     check_image(IMAGE, BrokerConfig({"authorizer.class.name": STANDARD_AUTHORIZER}))
     with pytest.raises(StartError, match="cannot join: the metadata have 1 ACLs"):
         check_image(IMAGE, BrokerConfig({}))
+
+
+@pytest.mark.parametrize(("level", "is_refused"), [(24, True), (25, False)])
+def test_a_cluster_of_an_older_release_is_not_joined(level: int, is_refused: bool) -> None:
+    image = MetadataImage(features={"metadata.version": level})
+    told = pytest.raises(StartError, match=rf"metadata.version is at level {level}, and a member needs 25 and up")
+    with told if is_refused else contextlib.nullcontext():
+        check_image(image, BrokerConfig({}))
 
 
 async def test_only_the_first_reason_to_end_is_logged(caplog: pytest.LogCaptureFixture) -> None:
