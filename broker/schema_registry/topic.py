@@ -200,6 +200,8 @@ class SchemasTopic:
         """Replay the records that were committed since the last call."""
         await self._open(partition)
         async with self._reading:
+            if not partition.is_wanted():
+                raise errors.store_failed("the topic was deleted meanwhile")
             identity = self._identity
             self._position = max(self._position, self._call_guarded(lambda: partition.log_start_offset))
             if (

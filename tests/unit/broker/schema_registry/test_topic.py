@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from tidelog.broker.schema_registry.errors import RegistryError
 from tidelog.broker.schema_registry.records import RegisteredSchema, encode_key, schema_record, to_bytes
 from tidelog.broker.schema_registry.topic import TOPIC, SchemasTopic
 from tidelog.protocol.record.record_batch import Record, build_batch
@@ -48,6 +49,8 @@ class ReplacedLog:
 
     high_watermark = log_end_offset = 1
     log_start_offset = 0
+    is_settling = False
+    is_deleted = False
 
     def __init__(self, leadership: SimpleNamespace) -> None:
         self.leadership = leadership
@@ -55,6 +58,9 @@ class ReplacedLog:
 
     def when_open(self) -> None:
         return None
+
+    def is_wanted(self) -> bool:
+        return not self.is_deleted
 
     def read_in_thread(self, offset: int, max_bytes: int, **options: object) -> SimpleNamespace:
         subject = "old" if self.reads == 0 else "new"
@@ -76,3 +82,35 @@ async def test_settle_reads_again_if_another_leader_replaced_records(monkeypatch
     topic = SchemasTopic(cast(Any, broker))
     monkeypatch.setattr(topic, "_check_policy", lambda: None)
     assert (await topic.settle()).subjects() == ["new"]
+
+
+class UnreplacedLog(ReplacedLog):
+    """A partition with one record, of a topic that is deleted while a reader waits to read it."""
+
+    def read_in_thread(self, offset: int, max_bytes: int, **options: object) -> SimpleNamespace:
+        self.reads = 1
+        return super().read_in_thread(offset, max_bytes, **options)
+
+
+async def test_records_of_a_deleted_topic_are_not_read_into_the_state_of_its_successor() -> None:
+    leadership = SimpleNamespace(leader=1, leader_epoch=0)
+    image = SimpleNamespace(topic_id=b"first", partitions=[leadership])
+    logs = [UnreplacedLog(leadership)]
+    broker = SimpleNamespace(
+        node_id=1,
+        metadata=SimpleNamespace(topics={TOPIC: image}),
+        replica_manager=SimpleNamespace(partition=lambda _topic, _number: logs[-1]),
+        loop=asyncio.get_running_loop(),
+        executor=None,
+    )
+    topic = SchemasTopic(cast(Any, broker))
+    await topic._reading.acquire()  # another request reads
+    reader = asyncio.create_task(topic.read_state())
+    await asyncio.sleep(0)
+    image.topic_id, logs[0].is_deleted = b"second", True
+    logs.append(UnreplacedLog(leadership))
+    topic._find_led_partition()
+    topic._reading.release()
+    with pytest.raises(RegistryError):
+        await reader
+    assert topic.state.subjects() == []
