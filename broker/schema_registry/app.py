@@ -14,7 +14,8 @@ POST /compatibility/subjects/S/versions[/V]     whether a schema would be accept
 GET, PUT, DELETE /config[/S], /mode[/S]         compatibility level; read-write, read-only or import
 GET  /contexts                                  the names of contexts
 
-A subject of a context is called ``:.CONTEXT:S``; below ``/contexts/.CONTEXT`` all paths are about that context.
+A subject of a context is called ``:.CONTEXT:S``. Below ``/contexts/.CONTEXT`` the same paths, except ``/`` and
+``/contexts``, are about that context.
 
 Names of subjects may hold slashes, encoded as %2F. Errors are ``{"error_code": 40401, "message": ...}``. The guards of
 the admin interface authorize each request: reading needs READ on the topic ``_schemas``, everything else WRITE. Loop

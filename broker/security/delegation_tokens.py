@@ -93,7 +93,8 @@ class DelegationTokens:
 
     def expire(self, requester: str, secret: bytes, period_ms: int) -> int:
         """Set the expiry time of a token, or remove the token if the period is negative; return the time at which it
-        expires. Raises a KafkaError if there is no such token, it has expired and is to stay, or the requester may not.
+        expires. Raises a KafkaError if there is no such token, if an expired token is not to be removed, or if the
+        requester may not renew the token.
         """
         token = self._find(secret)
         check_may_renew(token, requester)

@@ -1,7 +1,7 @@
 """Weak settings of listeners and of the admin interface, which are logged but do not prevent the start.
 
 Each finding is one log line; with ``tidelog serve --strict`` any of them prevents the start. Apache Kafka starts with
-all of them too.
+such settings of its listeners, too.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
     enum      an enum with the reader's name or alias; if the reader lacks a symbol of it, the reader needs a default
     fixed     a fixed with the reader's name or alias, and the reader's size
 
-A type reads a union if it reads all branches of the union. Records that contain themselves are compared once.
+A type reads a union if it reads all branches of the union. Each pair of records or enums is compared once.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@
     not            its schema may be narrowed, or removed
 
 An update that accepts everything is compatible with any original; so is any update of an original that accepts nothing.
-Schemas that contain themselves are compared once.
+A pair of schemas that contain themselves is not compared again within its own comparison.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def parse(source: Source) -> ParsedSchema:
         draft = validator_for(root, default=Draft7Validator)
         (Draft7Validator if draft is Draft3Validator else draft).check_schema(root)
     except SchemaError as error:
-        raise InvalidSchemaError(f"{error.message} at {error.json_path}") from None
+        raise InvalidSchemaError(f"{error.message[:500]} at {error.json_path[:500]}") from None
     except RecursionError:
         raise InvalidSchemaError("it is nested too deeply") from None
     documents = Documents({name: parse_json(text) for name, text in source.references})

@@ -1,5 +1,6 @@
 """Authorization: which client may do what, by the ACLs of the metadata.
 
-Imports: ``tidelog.broker.controller``, ``config`` and ``metadata``; of ``tidelog.broker.security`` ``principal`` alone.
+Imports: ``tidelog.broker.config``, ``metadata`` and ``loop``, and the layers below them; of ``tidelog.broker.security``
+only ``principal``, ``authorized_operations`` and ``log_lines``.
 Invariant: a broker without ``authorizer.class.name`` imports nothing of this package.
 """

@@ -120,7 +120,7 @@ class Authorizer:
         is_over = len(self._acls) > MANY_ACLS
         if is_over and not self._is_over_many:
             logger.warning(
-                "there are more than %d ACLs: rules for prefixes or for groups of users need fewer", MANY_ACLS
+                "there are more than %d ACLs: one ACL of a prefix can replace those of many names", MANY_ACLS
             )
         self._is_over_many = is_over
 
@@ -180,7 +180,9 @@ class Authorizer:
         return found
 
     def fetch_guard(self, metadata: MetadataCache, context: RequestContext, request: FetchRequest) -> FetchGuard:
-        """Return the check of a fetch's partitions; all but a replica's share the one of the context."""
+        """Return the check of a fetch's partitions. A replica's fetch gets one of its own; the fetches of clients share
+        that of their connection.
+        """
         if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
             return ReplicaFetchGuard(self, metadata, context)
         guard = context.fetch_guard

@@ -1,5 +1,5 @@
-"""Authorization of requests that write records, and of those that describe or alter configs. It also builds the refused
-elements of APIs whose error responses have none.
+"""Authorization of requests that write records, and of those that describe or alter configs; refused elements of the
+responses of APIs whose ``error_response`` builds none.
 
 Source: KafkaApis, ControllerApis, ConfigHelper of Kafka 4.3.
 """

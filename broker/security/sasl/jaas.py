@@ -2,8 +2,8 @@
 
     org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="secret" user_bob="other";
 
-A module is a name from a closed list; no class is loaded. Source: Kafka's JaasConfig, which reads these texts
-with Java's StreamTokenizer.
+The callers compare a module's name with one of those below; no class is loaded. Source: Kafka's JaasConfig, which reads
+these texts with Java's StreamTokenizer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """PLAIN (RFC 4616): user and password in clear, checked against the users of the listener's JAAS text.
 
-Source of the checks and texts: Kafka's PlainSaslServer.
+Source of the checks, and of the texts about wrong passwords and authorization ids: Kafka's PlainSaslServer.
 """
 
 from __future__ import annotations

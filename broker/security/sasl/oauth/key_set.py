@@ -158,7 +158,9 @@ def fetch_file(path: str) -> bytes:
 
 
 def fetch_url(url: str, context: ssl.SSLContext | None, now_s: Callable[[], float] = monotonic) -> bytes:
-    """Fetch the body of the answer; call it in a thread. Raises MalformedKeysError."""
+    """Fetch the body of the answer to a GET request, without following a redirect; call it in a thread. Raises
+    MalformedKeysError.
+    """
     from http.client import HTTPConnection, HTTPException, HTTPSConnection  # takes 20 ms, not at the start
 
     parts = urlsplit(url)
