@@ -46,7 +46,7 @@ def create(shell: Shell, topic: str, *words: str) -> None:
     shell.until(True, "topic", "list", of=lambda found: topic in names(found))
 
 
-def test_the_status_of_a_broker_in_order(shell: Shell) -> None:
+def test_the_status_command_finds_a_broker_in_order(shell: Shell) -> None:
     create(shell, "looked-at", "-p", "2")
 
     def is_in_order(found: dict[str, Any]) -> bool:
@@ -149,7 +149,7 @@ def test_configurations_are_set_shown_and_unset(shell: Shell) -> None:
     assert len(shell.json("config", "get", *words, "--all")) > 10
 
 
-def test_configurations_of_brokers(shell: Shell) -> None:
+def test_configurations_of_brokers_are_set_and_unset(shell: Shell) -> None:
     shell.text("config", "set", "broker", "1", "log.cleaner.backoff.ms=14000")
     shell.text("config", "set", "broker", "default", "log.retention.ms=604800001")
     own = ("config", "get", "broker", "1", "log.cleaner.backoff.ms", "log.retention.ms")
@@ -161,7 +161,7 @@ def test_configurations_of_brokers(shell: Shell) -> None:
     shell.until(False, *general, of=lambda found: ("log.retention.ms",) in columns(found, "key"))
 
 
-def test_the_cluster_and_its_log_directories(shell: Shell) -> None:
+def test_the_cluster_and_its_log_directories_are_described(shell: Shell) -> None:
     found = shell.json("cluster")
     port = shell.bootstrap.rpartition(":")[2]
     (broker,) = found["brokers"]

@@ -171,7 +171,7 @@ def test_kafkas_tools_see_a_cluster(cluster: Cluster) -> None:
     assert re.search(r'CurrentObservers: .*"id": 101', status)
 
 
-def test_records_and_groups_over_both_brokers(cluster: Cluster) -> None:
+def test_records_and_groups_are_served_by_both_brokers(cluster: Cluster) -> None:
     assert cluster.java is not None
     brokers = (cluster.java, cluster.member)
     create(cluster.member, "lines")
@@ -199,7 +199,7 @@ def test_a_deleted_topic_of_the_same_name_is_another_one(cluster: Cluster) -> No
     assert read(cluster.member, "again", 12, "again") == new
 
 
-def test_transactions_over_both_brokers(cluster: Cluster) -> None:
+def test_transactions_over_both_brokers_are_whole_or_aborted(cluster: Cluster) -> None:
     """Coordinators, partitions and group offsets on either broker; one in three transactions is aborted."""
     create(cluster.member, "out")
     wait_until(lambda: set(leaders(cluster.member, "out")) == {2, MEMBER}, "leaders on both")
@@ -230,7 +230,7 @@ def test_transactions_over_both_brokers(cluster: Cluster) -> None:
     assert found == sorted(expected)
 
 
-def test_transactions_of_a_java_producer(cluster: Cluster) -> None:
+def test_transactions_of_a_java_producer_are_committed(cluster: Cluster) -> None:
     """Its transactions have version 2: partitions are added by the brokers that lead them (KIP-890)."""
     create(cluster.member, "java-out")
     done = run_tool(
@@ -302,7 +302,7 @@ def test_configs_go_to_the_controller_and_come_back(cluster: Cluster) -> None:
     wait_until(is_taken_over, "the new value")
 
 
-def test_stops_kills_and_a_controller_that_goes(tmp_path: Path) -> None:
+def test_acknowledged_records_survive_stops_kills_and_a_lost_controller(tmp_path: Path) -> None:
     """A member is killed, stopped, and its controller stopped under it: what was acknowledged is there, in order."""
     ports = ports_of_controllers(1)
     controller, member = KraftNode(tmp_path, 1, ports, overrides=SHORT_SESSIONS), MemberNode(tmp_path, MEMBER, ports)
@@ -330,7 +330,7 @@ def test_stops_kills_and_a_controller_that_goes(tmp_path: Path) -> None:
         assert member.output().count("registered as broker 101") == 3
 
 
-def test_two_processes_of_one_id(tmp_path: Path) -> None:
+def test_the_second_process_of_one_id_is_refused(tmp_path: Path) -> None:
     """The second waits for the first one's session, and is told so when its time is over."""
     ports = ports_of_controllers(1)
     first = MemberNode(tmp_path / "first", MEMBER, ports)

@@ -70,7 +70,7 @@ def failure(capsys: pytest.CaptureFixture[str], *words: str, code: int) -> str:
         ("produce orders --value-format avro --registry http://u:p@127.0.0.1:1", FAILED, "registry 127.0.0.1:1, sub"),
     ],
 )
-def test_wrong_arguments(shell: Shell, words: str, code: int, message: str) -> None:
+def test_wrong_arguments_are_reported_in_one_line(shell: Shell, words: str, code: int, message: str) -> None:
     assert message in shell.failure(*words.split(), code=code)
 
 

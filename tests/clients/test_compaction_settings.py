@@ -109,7 +109,9 @@ def test_dirty_log_is_cleaned_by_itself_and_one_below_the_ratio_is_not(broker: T
     assert (other["last_round"], other["cleanable_ratio"]) == (None, 1.0)
 
 
-def test_compact_and_delete_together(broker: TidelogProcess, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_topic_is_compacted_and_its_old_segments_are_deleted(
+    broker: TidelogProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
     create(broker, "both", cleanup_policy="compact,delete", retention_ms="-1", min_cleanable_dirty_ratio="1.0")
     produce(broker, "both", age_ms=2 * HOUR_MS)
     assert run_and_count(broker, "both", capsys) == (100, KEYS)

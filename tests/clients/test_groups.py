@@ -234,7 +234,7 @@ def test_a_deleted_topic_takes_its_committed_offsets_along(broker: BrokerProcess
         admin.delete(topic)
 
 
-def test_kafka_python_group(broker: BrokerProcess) -> None:
+def test_kafka_python_resumes_where_its_group_committed(broker: BrokerProcess) -> None:
     topic = "by-kafka-python-group"
     Admin(broker.bootstrap).create(topic, 2)
     write(broker, topic, 50)
@@ -269,7 +269,7 @@ async def read_some(consumer: aiokafka.AIOKafkaConsumer, count: int) -> list[tup
     return found
 
 
-async def test_aiokafka_group(broker: BrokerProcess) -> None:
+async def test_aiokafka_resumes_where_its_group_committed(broker: BrokerProcess) -> None:
     topic = "by-aiokafka-group"
     await asyncio.to_thread(Admin(broker.bootstrap).create, topic, 2)
     await asyncio.to_thread(write, broker, topic, 50)

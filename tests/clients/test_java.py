@@ -48,7 +48,7 @@ def producer_performance(broker: BrokerProcess, topic: str, version: str, codec:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_producer_performance(broker: BrokerProcess, version: str, codec: str) -> None:
+def test_the_producer_performance_tool_sends_all_records(broker: BrokerProcess, version: str, codec: str) -> None:
     topic = f"perf-{version}-{codec}"
     Admin(broker.bootstrap).create(topic, 2)
     summary = producer_performance(broker, topic, version, codec)
@@ -58,7 +58,7 @@ def test_producer_performance(broker: BrokerProcess, version: str, codec: str) -
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_consumer_performance(broker: BrokerProcess, version: str) -> None:
+def test_the_consumer_performance_tool_reads_all_records(broker: BrokerProcess, version: str) -> None:
     topic = f"perf-read-{version}"
     Admin(broker.bootstrap).create(topic)
     producer_performance(broker, topic, version, "lz4")
@@ -79,7 +79,7 @@ def test_console_clients_pass_real_text_on(broker: BrokerProcess, version: str) 
     assert tool(CONSOLE_CONSUMER, *server, *reading, version=version).splitlines() == lines
 
 
-def test_topic_command(broker: BrokerProcess) -> None:
+def test_kafka_topics_creates_describes_alters_and_deletes(broker: BrokerProcess) -> None:
     server = ["--bootstrap-server", broker.bootstrap]
     tool(TOPIC_COMMAND, *server, "--create", "--topic", "by-java", "--partitions", "3", "--config", "retention.ms=7000")
     described = tool(TOPIC_COMMAND, *server, "--describe", "--topic", "by-java")
@@ -90,7 +90,7 @@ def test_topic_command(broker: BrokerProcess) -> None:
     assert "by-java" not in tool(TOPIC_COMMAND, *server, "--list").split()
 
 
-def test_config_command(broker: BrokerProcess) -> None:
+def test_kafka_configs_sets_describes_and_deletes(broker: BrokerProcess) -> None:
     Admin(broker.bootstrap).create("configured-by-java")
     entity = ["--bootstrap-server", broker.bootstrap, "--entity-type", "topics", "--entity-name", "configured-by-java"]
     tool(CONFIG_COMMAND, *entity, "--alter", "--add-config", "retention.ms=9000,cleanup.policy=[compact,delete]")
@@ -106,7 +106,7 @@ def test_broker_configs_are_described(broker: BrokerProcess) -> None:
     assert "log.retention.hours=168" in tool(CONFIG_COMMAND, *entity, "--describe", "--all")
 
 
-def test_offsets_and_delete_records(broker: BrokerProcess) -> None:
+def test_kafkas_tools_delete_records_and_get_offsets(broker: BrokerProcess) -> None:
     Admin(broker.bootstrap).create("trimmed-by-java")
     server = ["--bootstrap-server", broker.bootstrap]
     tool(console_producer(), *server, "--topic", "trimmed-by-java", stdin="a\nb\nc\n")

@@ -41,7 +41,7 @@ def configure(broker: tidelog.Broker, kind: str, name: str, *, add: str | None =
     return tool(broker, CONFIG_COMMAND, *entity, *action)
 
 
-def test_log_dirs(broker: tidelog.Broker) -> None:
+def test_kafka_log_dirs_describes_the_directory(broker: tidelog.Broker) -> None:
     line = tool(broker, f"{TOOLS}.LogDirsCommand", "--describe").strip().splitlines()[-1]
     (node,) = json.loads(line)["brokers"]
     (directory,) = node["logDirs"]
@@ -49,20 +49,20 @@ def test_log_dirs(broker: tidelog.Broker) -> None:
     assert {entry["partition"] for entry in directory["partitions"]} >= {"orders-0", "orders-1"}
 
 
-def test_the_quorum(broker: tidelog.Broker) -> None:
+def test_kafka_metadata_quorum_describes_the_only_node(broker: tidelog.Broker) -> None:
     status = tool(broker, f"{TOOLS}.MetadataQuorumCommand", "describe", "--status")
     assert re.search(r"LeaderId:\s+1\n", status)
     assert re.search(r"MaxFollowerLag:\s+0\n", status)
 
 
-def test_the_cluster(broker: tidelog.Broker) -> None:
+def test_kafka_cluster_prints_the_cluster_id(broker: tidelog.Broker) -> None:
     assert broker.data_dir is not None
     found = re.search(r"cluster\.id=(\S+)", (broker.data_dir / "meta.properties").read_text())
     assert found is not None
     assert found[1] in tool(broker, f"{TOOLS}.ClusterTool", "cluster-id")
 
 
-def test_features(broker: tidelog.Broker) -> None:
+def test_kafka_features_describes_the_metadata_version(broker: tidelog.Broker) -> None:
     features = tool(broker, f"{TOOLS}.FeatureCommand", "describe")
     assert re.search(r"metadata\.version\s.*FinalizedVersionLevel: 4\.0-IV3", features)
 
@@ -88,7 +88,7 @@ def test_reassignment_and_election_change_nothing(broker: tidelog.Broker, tmp_pa
     assert "Valid replica already elected" in elected
 
 
-def test_quotas_and_scram_credentials(broker: tidelog.Broker) -> None:
+def test_kafka_configs_sets_quotas_and_scram_credentials(broker: tidelog.Broker) -> None:
     configure(broker, "users", "ann", add="producer_byte_rate=1024")
     configure(broker, "users", "ann", add="SCRAM-SHA-256=[iterations=4096,password=secret]")
     output = configure(broker, "users", "ann")
@@ -97,14 +97,14 @@ def test_quotas_and_scram_credentials(broker: tidelog.Broker) -> None:
     assert "secret" not in output
 
 
-def test_configs_of_groups_and_client_metrics(broker: tidelog.Broker) -> None:
+def test_kafkas_tools_set_configs_of_groups_and_client_metrics(broker: tidelog.Broker) -> None:
     configure(broker, "groups", "g", add="consumer.session.timeout.ms=50000")
     assert "consumer.session.timeout.ms=50000" in configure(broker, "groups", "g")
     configure(broker, "client-metrics", "m", add="metrics=org.apache.kafka.,interval.ms=1000")
     assert tool(broker, f"{TOOLS}.ClientMetricsCommand", "--list").strip() == "m"
 
 
-def test_log_levels(broker: tidelog.Broker) -> None:
+def test_kafka_configs_sets_log_levels(broker: tidelog.Broker) -> None:
     configure(broker, "broker-loggers", "1", add="tidelog.broker.server=DEBUG")
     assert "tidelog.broker.server=DEBUG" in configure(broker, "broker-loggers", "1")
 

@@ -22,14 +22,14 @@ def expected(*codecs: str) -> list[str]:
     return sorted(f"{codec}:{number}" for codec in codecs for number in range(COUNT))
 
 
-def test_kafka_go(broker: BrokerProcess) -> None:
+def test_kafka_go_writes_reads_and_commits(broker: BrokerProcess) -> None:
     answer = ask(go_program("segmentio"), job_of(broker, "segmentio"))
     values = expected("0", "1", "2", "3", "4")
     assert sorted(answer["values"]) == values
     assert (answer["committed"], answer["lag"]) == (len(values), len(values))
 
 
-def test_platformatic(broker: BrokerProcess) -> None:
+def test_platformatic_writes_and_reads(broker: BrokerProcess) -> None:
     answer = ask(node_program("platformatic"), job_of(broker, "platformatic"))
     assert sorted(answer["values"]) == expected("none", "gzip", "snappy", "lz4")
     assert "platformatic" in answer["groups"]

@@ -143,7 +143,7 @@ def test_topics_of_old_formats_serve_old_and_new(
     assert by_place(consume(broker, old, topic, times)) == expected(times, headers=False)
 
 
-def test_one_topic_of_all_ages(broker: BrokerProcess) -> None:
+def test_one_topic_with_batches_of_all_formats_is_read_by_old_and_new_clients(broker: BrokerProcess) -> None:
     """Message sets v0 and v1 and batches v2 are read through the oldest protocol and the newest."""
     Admin(broker.bootstrap).create("all-ages", PARTITIONS)
     for old in OLD:

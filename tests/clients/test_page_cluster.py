@@ -37,7 +37,7 @@ def take_files(shell: PageShell, text: str) -> list[str]:
     return [command for command in commands if not command.startswith("cat ")]
 
 
-def test_a_controller_and_a_broker_by_the_guide(tmp_path: Path) -> None:
+def test_a_controller_and_a_broker_start_by_the_guide(tmp_path: Path) -> None:
     """docs/cluster.md: the first two blocks, then a topic over the broker."""
     shell = make_shell(tmp_path)
     controller, broker = (each.text for each in read_examples("docs/cluster.md")[:2])
@@ -54,7 +54,7 @@ def test_a_controller_and_a_broker_by_the_guide(tmp_path: Path) -> None:
         wait_until(lambda: "orders" in shell.run("tidelog topic list"), "the topic is not listed")
 
 
-def test_a_directory_for_an_older_kafka(tmp_path: Path) -> None:
+def test_a_directory_for_an_older_kafka_is_made_by_the_guide(tmp_path: Path) -> None:
     """docs/moving-from-kafka.md: a format for a release, and a directory in use that is lowered."""
     shell = make_shell(tmp_path)
     (tmp_path / "server.properties").write_text(f"node.id=1\nlog.dirs={tmp_path}/data\n")

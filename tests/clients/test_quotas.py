@@ -207,7 +207,7 @@ def test_an_address_that_opens_too_many_connections_is_held(broker: BrokerProces
 
 @pytest.mark.java
 @pytest.mark.slow
-def test_kafkas_own_tools(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_kafkas_own_tools_set_a_quota_and_report_the_throttling(broker: BrokerProcess, tmp_path: Path) -> None:
     Admin(broker.bootstrap).create("perf")
     server = ("--bootstrap-server", broker.bootstrap)
     entity = ("--entity-type", "clients", "--entity-name", "perf")

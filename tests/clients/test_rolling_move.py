@@ -221,7 +221,9 @@ def create_topics(bootstrap: str) -> None:
         created.result()
 
 
-def test_broker_by_broker_and_back(controller: KraftNode, brokers: list[KraftNode]) -> None:
+def test_clients_continue_while_a_cluster_moves_broker_by_broker_and_back(
+    controller: KraftNode, brokers: list[KraftNode]
+) -> None:
     bootstrap = ",".join(node.bootstrap for node in brokers)
     create_topics(bootstrap)
     members = [TakenOver(node, SETTINGS) for node in brokers]

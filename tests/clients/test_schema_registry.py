@@ -70,13 +70,13 @@ def context(topic: str) -> SerializationContext:
     return SerializationContext(topic, MessageField.VALUE)
 
 
-def test_avro_there_and_back(registry: Registry) -> None:
+def test_avro_values_are_serialized_and_deserialized(registry: Registry) -> None:
     data = AvroSerializer(registry.client, AVRO)({"id": 7}, context("avro"))
     assert AvroDeserializer(registry.client)(data, context("avro")) == {"id": 7}
     assert registry.ask("GET", "/subjects/avro-value/versions/latest/schema") == json.loads(AVRO)
 
 
-def test_json_there_and_back(registry: Registry) -> None:
+def test_json_values_are_serialized_and_deserialized(registry: Registry) -> None:
     data = JSONSerializer(JSON, registry.client)({"id": 7}, context("json"))
     assert JSONDeserializer(JSON, schema_registry_client=registry.client)(data, context("json")) == {"id": 7}
 
@@ -175,7 +175,7 @@ def message_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
 
 
-def test_protobuf_there_and_back_with_its_imports(registry: Registry) -> None:
+def test_protobuf_values_with_imports_are_serialized_and_deserialized(registry: Registry) -> None:
     """The client sends serialized descriptors, and those of imports as references."""
     kind = message_class()
     message = kind(price={"cents": 7}, at={"seconds": 5})
@@ -255,7 +255,7 @@ def test_produce_registers_a_schema(registry: Registry, tmp_path: Path, capsys: 
     assert capsys.readouterr().out == '{"id": 7}\n'
 
 
-def test_references_and_compatibility_by_the_client(registry: Registry) -> None:
+def test_the_client_registers_references_and_checks_compatibility(registry: Registry) -> None:
     client = registry.client
     client.register_schema("inner", Schema('{"type":"record","name":"Inner","namespace":"n","fields":[]}', "AVRO"))
     outer = '{"type":"record","name":"Outer","namespace":"n","fields":[{"name":"a","type":"n.Inner"}]}'

@@ -135,7 +135,7 @@ def test_replicas_follow_and_lead_over_secured_connections(cluster: SecuredClust
     wait_until(lambda: len({str(digests(one)) for one in files}) == 1, "equal files")
 
 
-def test_a_transaction_over_all_brokers(cluster: SecuredCluster) -> None:
+def test_a_transaction_over_all_brokers_is_committed_or_aborted(cluster: SecuredCluster) -> None:
     """Leave to write and markers go from broker to broker, as ClusterAction allows."""
     create(cluster, "orders", [MEMBER, SECOND, JAVA], [SECOND, JAVA, MEMBER], [JAVA, MEMBER, SECOND])
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "t"})

@@ -188,7 +188,7 @@ def test_exactly_once_over_kills_of_broker_and_client(fresh_broker: BrokerProces
     assert sorted(values) == sorted(f"copy of {index}".encode() for index in range(count))
 
 
-async def test_aiokafka_transactions(broker: BrokerProcess) -> None:
+async def test_aiokafka_commits_and_aborts_transactions(broker: BrokerProcess) -> None:
     topic = "by-aiokafka-transactions"
     await asyncio.to_thread(Admin(broker.bootstrap).create, topic)
     producer = aiokafka.AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=topic)

@@ -21,7 +21,7 @@ SCENES: list[Scene] = [freeze_leader, partial(cut_off, name="controller"), retur
 TOPICS = {"slice": 1, "pairs": 2}
 
 
-def test_one_fault_of_each_kind(tmp_path: Path) -> None:
+def test_one_fault_of_each_kind_loses_nothing(tmp_path: Path) -> None:
     history = History()
     with FaultyCluster(tmp_path, "TTJ") as cluster:
         for topic, partitions in TOPICS.items():

@@ -138,7 +138,7 @@ def at_steps(monkeypatch: pytest.MonkeyPatch, look: Callable[[], None]) -> Itera
         yield
 
 
-def test_readers_of_every_moment(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_that_begin_at_any_moment_see_each_row_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Seen] = []
     states: list[list[tuple[str, int, int, int]]] = []
 
@@ -193,7 +193,7 @@ def test_a_run_killed_at_each_step(world: World, monkeypatch: pytest.MonkeyPatch
     world.check_whole()
 
 
-def test_a_reader_that_never_rests(world: World) -> None:
+def test_a_reader_that_never_rests_sees_each_row_once(world: World) -> None:
     world.data.log("t")
     world.export()
     done = threading.Event()

@@ -83,7 +83,7 @@ def is_answered(broker: IndexingBroker, question: str, count: int) -> bool:
 
 
 @pytest.mark.parametrize("size", [0, 100, 3000], ids=["emptied", "within the slots", "within the entries"])
-def test_index_files_cut_under_the_broker(tmp_path: Path, size: int) -> None:
+def test_index_files_that_are_truncated_kill_no_broker(tmp_path: Path, size: int) -> None:
     """A mapping of such a file would kill the process at its next look-up, or at its next put (SIGBUS)."""
     with indexed_broker(tmp_path) as (broker, _):
         files = sorted((tmp_path / "logs" / "t-0").glob("*/0*"))
@@ -104,7 +104,7 @@ def test_index_files_cut_under_the_broker(tmp_path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [".keys", ".tags"])
-def test_index_files_that_cannot_be_read(tmp_path: Path, kind: str) -> None:
+def test_unreadable_index_files_give_no_wrong_answer(tmp_path: Path, kind: str) -> None:
     with indexed_broker(tmp_path) as (broker, disk):
         disk.fail(kind, "read")
         for question in QUERIES:

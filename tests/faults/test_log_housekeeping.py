@@ -70,7 +70,7 @@ def test_retention_by_time_respects_min_compaction_lag(tmp_path: Path) -> None:
         assert not files(broker, "lagging", ".deleted")
 
 
-def test_segment_ms_with_jitter(tmp_path: Path) -> None:
+def test_segments_roll_after_segment_ms_less_a_random_jitter(tmp_path: Path) -> None:
     """A segment takes records for 400 to 1,000 ms of their own time, each a different stretch."""
     with TidelogProcess(tmp_path, OVERRIDES) as broker:
         create(broker.port, "t", segment_ms="1000", segment_jitter_ms="600")

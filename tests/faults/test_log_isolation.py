@@ -161,7 +161,7 @@ class Reader(threading.Thread):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_three_isolation_levels_beside_a_writer(tmp_path: Path, seed: int) -> None:
+def test_readers_of_each_isolation_level_see_right_records_beside_a_writer(tmp_path: Path, seed: int) -> None:
     bench = LogBench(str(tmp_path), **SETTINGS)
     log = bench.open()
     writer, stop = Writer(log, seed), threading.Event()

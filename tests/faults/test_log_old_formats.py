@@ -132,7 +132,7 @@ def test_synced_damage_is_refused_without_a_valid_batch_after_it(tmp_path: Path)
         bench.open(recovery_point=end)
 
 
-def test_old_segments_in_front_of_new_ones(tmp_path: Path) -> None:
+def test_segments_of_all_formats_are_served_as_they_were_written(tmp_path: Path) -> None:
     """A topic with batches of all formats: each batch stays as it was written."""
     bench, log, first_end = old_log(tmp_path, 0, CompressionType.GZIP)
     log.update_config(LogConfig({"segment.bytes": 2500, "message.format.version": "0.10.2"}))

@@ -102,7 +102,9 @@ def test_a_request_that_once_blocked_the_event_loop_does_no_more(
 @pytest.mark.timeout(1_800)  # up to 126 requests
 @pytest.mark.skipif(not ALL, reason="TIDELOG_ALL_LONG_REQUESTS is not set; the unit test counts each API's work")
 @pytest.mark.parametrize("api_key", part_of_apis(ALL), ids=lambda key: ApiKey(key).name)
-def test_the_largest_legal_request_of_every_api(broker: TidelogProcess, bystander: Bystander, api_key: int) -> None:
+def test_the_largest_legal_request_of_every_api_is_answered(
+    broker: TidelogProcess, bystander: Bystander, api_key: int
+) -> None:
     """Beside it the longest one that is decoded within one turn."""
     for case in all_cases(api_key):
         for count in (most_legal(case), most_in_one_turn(case)):

@@ -53,7 +53,7 @@ def expect_all(broker: BrokerOnFailingDisk, count: int = RECORDS) -> None:
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["written", "loaded"])
 @pytest.mark.parametrize("size", [0, 100], ids=["emptied", "within an entry"])
-def test_indices_cut_under_the_broker(tmp_path: Path, size: int, is_restarted: bool) -> None:
+def test_indices_that_are_truncated_kill_no_broker(tmp_path: Path, size: int, is_restarted: bool) -> None:
     """A mapping of such a file would kill the process at its next look-up (SIGBUS)."""
     with broker_with_records(tmp_path) as (broker, _):
         if is_restarted:

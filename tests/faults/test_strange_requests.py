@@ -117,7 +117,7 @@ def test_fetches_that_wait_and_are_reset_leave_nothing(world: World) -> None:
         time.sleep(0.05)
 
 
-def test_the_longest_ids_of_groups_and_offset_metadata(world: World) -> None:
+def test_the_longest_group_ids_and_offset_metadata_are_accepted_or_refused(world: World) -> None:
     create(world.broker.port, "t")
 
     def join() -> int:
@@ -141,7 +141,7 @@ def test_the_longest_ids_of_groups_and_offset_metadata(world: World) -> None:
     assert (partition.committed_offset, len(partition.metadata or "")) == (3, 4096)
 
 
-def test_names_of_topics_that_none_may_have(world: World) -> None:
+def test_invalid_topic_names_are_refused(world: World) -> None:
     bad = ["", ".", "..", "a/b", "../up", "nul\0", "\u00fcmlaut", "new\nline", "a" * 250, "a b", "t?key=1"]
     good = ["a" * 249, "a.b"]
     topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in bad + good]
@@ -154,7 +154,7 @@ def test_names_of_topics_that_none_may_have(world: World) -> None:
     assert {topic.name for topic in there} == {*good, "bystander"}
 
 
-def test_client_ids_of_any_bytes_and_by_the_thousand(world: World) -> None:
+def test_client_ids_of_any_bytes_and_in_thousands_make_no_metrics(world: World) -> None:
     lines = len(metrics_of(world.broker).samples)
     for client_id in (LONG.encode(), b"new\nline", b"\xff\xfe", b""):
         header = struct.pack(">hhih", 18, 0, 1, len(client_id)) + client_id
@@ -211,7 +211,7 @@ def ongoing(world: World) -> set[str]:
             assert time.monotonic() < deadline
 
 
-def test_tagged_fields_by_the_million_or_without_an_end(world: World) -> None:
+def test_malformed_or_very_many_tagged_fields_are_answered_or_close_the_connection(world: World) -> None:
     """In the header of a flexible ApiVersions: answered or closed."""
     for tagged in TAGGED:
         header = struct.pack(">hhih", 18, 3, 7, 1) + b"c" + tagged + b"\x02n\x02v\x00"
@@ -220,7 +220,7 @@ def test_tagged_fields_by_the_million_or_without_an_end(world: World) -> None:
             assert raw_client.receive_frame(connection)[:4] == struct.pack(">i", 7)
 
 
-def test_patterns_of_subscriptions_that_cost_much(world: World) -> None:
+def test_expensive_patterns_of_subscriptions_hold_up_no_client(world: World) -> None:
     names = [f"{'a' * 200}-{number}" for number in range(100)]
     topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
     world.client.send(CreateTopicsRequest(topics=topics), CreateTopicsResponse, 5)

@@ -137,7 +137,7 @@ def test_real_time_mode_copies_a_topic(spark: SparkSession, same_topics: Both, t
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_records_deleted_under_a_stream(
+def test_records_that_are_deleted_from_a_stream_are_data_loss(
     spark: SparkSession, tidelog_broker: TidelogProcess, tmp_path: Path, fail: str
 ) -> None:
     bootstrap = tidelog_broker.bootstrap
@@ -165,7 +165,7 @@ def retaining_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidel
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_retention_under_a_stream(
+def test_records_that_retention_takes_from_a_stream_are_data_loss(
     spark: SparkSession, retaining_broker: TidelogProcess, tmp_path: Path, fail: str
 ) -> None:
     bootstrap = retaining_broker.bootstrap

@@ -83,11 +83,11 @@ def rows(path: str | Path, **given: str) -> list[dict[str, Any]]:
         {"subscribe": "transactions", **COMMITTED},
     ],
 )
-def test_the_same_rows_as_from_the_directory(data: DataDirectory, copy: str, given: dict[str, str]) -> None:
+def test_rows_of_a_copy_equal_those_of_the_directory(data: DataDirectory, copy: str, given: dict[str, str]) -> None:
     assert rows(copy, **given) == rows(data.path, **given) != []
 
 
-def test_all_topics_of_a_pattern(data: DataDirectory, copy: str) -> None:
+def test_topics_of_a_copy_equal_those_of_the_directory(data: DataDirectory, copy: str) -> None:
     there, here = (LogSource((path,)).partitions() for path in (copy, str(data.path)))
     assert [(p.directory.topic, p.directory.topic_id, p.bounds) for p in there] == [
         (p.directory.topic, p.directory.topic_id, p.bounds) for p in here
@@ -102,7 +102,7 @@ def test_spark_reads_it(spark: SparkSession, data: DataDirectory, copy: str) -> 
     assert len(here) == 5 * (BATCHES + 3)
 
 
-def test_in_sql(spark: SparkSession, copy: str) -> None:
+def test_a_copy_is_queried_in_sql(spark: SparkSession, copy: str) -> None:
     spark.sql(f"create or replace temporary view copied using tidelog options (path '{copy}', subscribe 't')")
     found = spark.sql("select count(*), max(offset) from copied where partition = 0").collect()[0]
     assert tuple(found) == (5 * BATCHES, 5 * BATCHES - 1)
@@ -132,7 +132,9 @@ def test_a_stream_over_copies_continues_with_segments_copied_later(
     assert seen == list(range(100))
 
 
-def test_export_and_audit(data: DataDirectory, copy: str, tmp_path: Path) -> None:
+def test_export_and_audit_of_a_copy_equal_those_of_the_directory(
+    data: DataDirectory, copy: str, tmp_path: Path
+) -> None:
     tables = []
     for name, path in (("here", str(data.path)), ("there", copy)):
         result = export(None, ExportRequest(LogSource((path,)), str(tmp_path / name)))
@@ -256,13 +258,15 @@ class TestMistakes:
         with pytest.raises(SelectionError, match="topic missing has no partition below"):
             rows(copy, subscribe="missing")
 
-    def test_no_permission(self, store: ObjectStore, copy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_lack_of_permission_is_reported(
+        self, store: ObjectStore, copy: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
         elsewhere = copy.replace("us-east-1", "us-east-2")  # a connection of its own
         with pytest.raises(RemoteError, match="expected credentials that may list and read it"):
             rows(elsewhere)
 
-    def test_jobs_that_write_beside_the_log(self, copy: str, tmp_path: Path) -> None:
+    def test_jobs_that_write_beside_the_log_are_refused(self, copy: str, tmp_path: Path) -> None:
         from tidelog.pipeline.jobs.compact import CompactRequest, compact
         from tidelog.pipeline.jobs.index import IndexRequest, index
         from tidelog.pipeline.jobs.offline_logs import Configuration
@@ -276,7 +280,7 @@ class TestMistakes:
             with pytest.raises(PipelineError, match="expected a directory that is mounted where the driver and the"):
                 work()
 
-    def test_a_slice_of_another_place(self, copy: str) -> None:
+    def test_a_slice_whose_object_is_missing_is_data_loss(self, copy: str) -> None:
         _, slices = slices_of(copy)
         gone = replace(slices[0], path=slices[0].path.replace("t-0", "gone-0"))
         with pytest.raises(DataLossError, match="gone-0 is gone"):

@@ -56,7 +56,7 @@ def offsets(frame: DataFrame) -> list[int]:
     return sorted(row["offset"] for row in frame.select("offset").collect())
 
 
-def test_schema_and_rows(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
+def test_rows_have_the_schema_and_the_records(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
     data, written = kept
     frame = load(spark, data, includeHeaders="true")
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
@@ -74,7 +74,7 @@ def test_schema_and_rows(spark: SparkSession, kept: tuple[DataDirectory, list[Re
     assert [(header["key"], header["value"]) for header in last["headers"]] == [("h", b"1"), ("h", None)]
 
 
-def test_columns_by_option_and_by_schema(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
+def test_columns_are_chosen_by_option_or_schema(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
     data, written = kept
     assert load(spark, data, columns="offset, key").columns == ["offset", "key"]
     reader = spark.read.format("tidelog").schema("value binary, offset bigint")
@@ -84,7 +84,7 @@ def test_columns_by_option_and_by_schema(spark: SparkSession, kept: tuple[DataDi
         spark.read.format("tidelog").schema("offset int").option("subscribe", "t").load(str(data.path)).collect()
 
 
-def test_ranges_of_offsets_and_times(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
+def test_ranges_of_offsets_and_times_are_read(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
     data, written = kept
     place: Mapping[str, Any] = {"assign": '{"t":[0]}'}
     given = {"startingOffsets": '{"t":{"0":50}}', "endingOffsets": '{"t":{"0":60}}'}
@@ -101,7 +101,7 @@ def test_one_partition_feeds_many_tasks(spark: SparkSession, kept: tuple[DataDir
         assert offsets(frame) == [record.offset for record in written]
 
 
-def test_one_key(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
+def test_only_the_records_of_a_key_are_read(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
     data, written = kept
     assert offsets(load(spark, data, key="key-3")) == [record.offset for record in written if record.key == b"key-3"]
 
@@ -121,14 +121,14 @@ def test_pushed_filters_are_withdrawn(spark: SparkSession, kept: tuple[DataDirec
         load(spark, kept[0], pushFilters="true").count()
 
 
-def test_in_sql(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
+def test_a_view_is_queried_in_sql(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
     data, written = kept
     spark.sql(f"create or replace temporary view events using tidelog options (path '{data.path}', subscribe 't')")
     found = spark.sql("select count(*), max(offset) from events where partition = 0").collect()[0]
     assert tuple(found) == (len(written), written[-1].offset)
 
 
-def test_an_empty_range(spark: SparkSession, data: DataDirectory) -> None:
+def test_an_empty_log_has_no_rows(spark: SparkSession, data: DataDirectory) -> None:
     data.log("t")
     assert load(spark, data).collect() == []
 
@@ -149,7 +149,7 @@ def test_wrong_options_are_errors(
         load(spark, kept[0], **given).collect()
 
 
-def test_foreign_paths(spark: SparkSession, tmp_path: Path) -> None:
+def test_paths_without_a_data_directory_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "notes").touch()
     reader = spark.read.format("tidelog").option("subscribe", "t")
     with pytest.raises(Exception, match="is not a Kafka data directory"):
@@ -158,7 +158,9 @@ def test_foreign_paths(spark: SparkSession, tmp_path: Path) -> None:
         reader.load(str(tmp_path / "missing")).collect()
 
 
-def test_the_end_from_a_broker(spark: SparkSession, tidelog_broker: TidelogProcess, data: DataDirectory) -> None:
+def test_the_end_offsets_come_from_a_broker(
+    spark: SparkSession, tidelog_broker: TidelogProcess, data: DataDirectory
+) -> None:
     topic, bootstrap = "source.end", tidelog_broker.bootstrap
     Admin(bootstrap).create(topic)
     sender = producer(bootstrap, transactional_id="source.end")
@@ -194,7 +196,7 @@ class TestUnderARunningQuery:
         rows.getNumPartitions()  # plans, and keeps the plan
         return rows
 
-    def test_a_deleted_segment(self, spark: SparkSession, data: DataDirectory) -> None:
+    def test_a_deleted_first_segment_is_data_loss(self, spark: SparkSession, data: DataDirectory) -> None:
         fill(data.log("t"), BATCHES)
         lossless, lossy = self.planned(spark, data), self.planned(spark, data, failOnDataLoss="false")
         segments = list_segments(str(data.path / "t-0"))
@@ -204,7 +206,7 @@ class TestUnderARunningQuery:
             lossless.collect()
         assert [row["offset"] for row in lossy.collect()] == list(range(segments[1].base_offset, 200))
 
-    def test_a_deleted_segment_in_the_middle(self, spark: SparkSession, data: DataDirectory) -> None:
+    def test_a_deleted_segment_in_the_middle_is_data_loss(self, spark: SparkSession, data: DataDirectory) -> None:
         fill(data.log("t"), BATCHES)
         lossless, lossy = self.planned(spark, data), self.planned(spark, data, failOnDataLoss="false")
         gone, behind = list_segments(str(data.path / "t-0"))[1:3]
@@ -218,7 +220,7 @@ class TestUnderARunningQuery:
         kept = [*range(gone.base_offset), *range(behind.base_offset, 200)]
         assert [row["offset"] for row in lossy.collect()] == kept
 
-    def test_a_topic_that_was_created_again(self, spark: SparkSession, data: DataDirectory) -> None:
+    def test_a_topic_that_was_created_again_ends_the_query(self, spark: SparkSession, data: DataDirectory) -> None:
         fill(data.log("t"), 3)
         write_partition_metadata(OsFileSystem(), str(data.path / "t-0"), TOPIC_ID)
         frame = self.planned(spark, data)
@@ -230,7 +232,7 @@ class TestUnderARunningQuery:
             frame.collect()
         shutil.rmtree(data.path / "t-0.0-delete")
 
-    def test_a_damaged_batch(self, spark: SparkSession, data: DataDirectory) -> None:
+    def test_a_damaged_batch_is_reported_with_its_place(self, spark: SparkSession, data: DataDirectory) -> None:
         fill(data.log("t"), 3)
         path = list_segments(str(data.path / "t-0"))[0].path
         frame = self.planned(spark, data)

@@ -36,7 +36,7 @@ def test_bad_value_is_named(key: str, value: str) -> None:
     ("version", "magic"),
     [("0.8.2", 0), ("0.9.0.1", 0), ("0.10.0-IV1", 1), ("0.10.2", 1), ("0.11.0", 2), ("3.0-IV1", 2)],
 )
-def test_message_format(version: str, magic: int) -> None:
+def test_a_version_is_mapped_to_its_message_format(version: str, magic: int) -> None:
     assert message_format_magic(version) == magic
 
 

@@ -39,7 +39,7 @@ def test_an_epoch_ends_where_the_next_one_begins(cache: LeaderEpochCache, epoch:
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(0, 0), (9, 0), (10, 2), (30, 5), (1000, 5)])
-def test_epoch_of_an_offset(cache: LeaderEpochCache, offset: int, epoch: int) -> None:
+def test_an_offset_has_the_epoch_that_began_before_it(cache: LeaderEpochCache, offset: int, epoch: int) -> None:
     assert cache.epoch_for_offset(offset) == epoch
 
 
@@ -48,12 +48,12 @@ def test_older_epoch_is_not_assigned(cache: LeaderEpochCache) -> None:
     assert cache.latest_epoch == 5
 
 
-def test_truncation_at_the_end(cache: LeaderEpochCache) -> None:
+def test_a_truncation_at_the_end_drops_later_entries(cache: LeaderEpochCache) -> None:
     cache.truncate_from_end(30)
     assert cache.entries == (EpochEntry(0, 0), EpochEntry(2, 10))
 
 
-def test_truncation_at_the_start(cache: LeaderEpochCache) -> None:
+def test_a_truncation_at_the_start_moves_the_first_entry(cache: LeaderEpochCache) -> None:
     cache.truncate_from_start(15)
     assert cache.entries == (EpochEntry(2, 15), EpochEntry(5, 30))
 

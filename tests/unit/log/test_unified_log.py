@@ -100,7 +100,7 @@ class TestAppendAndRead:
         assert [r.offset for r in read_records(log, 0, FetchIsolation.HIGH_WATERMARK)] == [0, 1]
         assert [r.offset for r in read_records(log, 0, FetchIsolation.LOG_END)] == [0, 1, 2, 3]
 
-    def test_limit_below_the_first_batch(self, bench: LogBench) -> None:
+    def test_a_limit_below_the_first_batch_cuts_it_unless_one_message_is_wanted(self, bench: LogBench) -> None:
         log = bench.open()
         append(log, batch(5))
         whole = read_bytes(log, 0)
@@ -134,7 +134,7 @@ class TestAppendAndRead:
 
 
 class TestRoll:
-    def test_by_age_of_records(self, tmp_path: Path) -> None:
+    def test_the_age_of_records_rolls_the_segment(self, tmp_path: Path) -> None:
         log = LogBench(str(tmp_path), segment_ms=1000, message_timestamp_after_max_ms=10**9).open()
         append(log, batch(1, timestamp=NOW_MS))
         append(log, batch(1, timestamp=NOW_MS + 1000))
@@ -142,7 +142,7 @@ class TestRoll:
         append(log, batch(1, timestamp=NOW_MS + 1001))
         assert [s.base_offset for s in log.segments] == [0, 2]
 
-    def test_by_full_index(self, tmp_path: Path) -> None:
+    def test_a_full_index_rolls_the_segment(self, tmp_path: Path) -> None:
         log = LogBench(str(tmp_path), segment_index_bytes=24, index_interval_bytes=0).open()
         fill(log, 10)
         assert len(log.segments) > 2
@@ -332,7 +332,7 @@ class TestTransactions:
 
 
 class TestTimestamps:
-    def test_first_record_at_or_after(self, bench: LogBench) -> None:
+    def test_the_first_record_at_or_after_a_time_is_found(self, bench: LogBench) -> None:
         log = bench.open()
         fill(log, 60)
         for number in (0, 1, 31, 59):
@@ -341,14 +341,14 @@ class TestTimestamps:
             assert (found.offset, found.timestamp) == (number, NOW_MS + number)
         assert log.fetch_offset_by_timestamp(NOW_MS + 60) is None
 
-    def test_timestamps_out_of_order(self, bench: LogBench) -> None:
+    def test_the_first_record_is_found_among_timestamps_out_of_order(self, bench: LogBench) -> None:
         log = bench.open()
         for offset in (5, 1, 9, 9, 2):
             append(log, batch(1, timestamp=NOW_MS + offset))
         answers = [log.fetch_offset_by_timestamp(NOW_MS + t) for t in (0, 5, 6, 9)]
         assert [a.offset for a in answers if a is not None] == [0, 0, 2, 2]
 
-    def test_special_timestamps(self, bench: LogBench) -> None:
+    def test_special_timestamps_are_answered(self, bench: LogBench) -> None:
         log = bench.open()
         for number in (1, 7, 3):
             append(log, batch(1, timestamp=NOW_MS + number), epoch=4)
@@ -384,7 +384,7 @@ class TestTruncate:
         log.truncate_to(10)
         assert append(log, producer_batch(10)).first_offset == 10
 
-    def test_fully(self, bench: LogBench) -> None:
+    def test_a_log_is_truncated_fully_and_starts_elsewhere(self, bench: LogBench) -> None:
         log = bench.open()
         fill(log, 30)
         log.truncate_fully_and_start_at(500)
@@ -402,7 +402,7 @@ class TestTruncate:
 
 
 class TestRetention:
-    def test_by_time(self, tmp_path: Path) -> None:
+    def test_segments_older_than_retention_ms_are_deleted(self, tmp_path: Path) -> None:
         bench = LogBench(str(tmp_path), segment_bytes=1000, retention_ms=1000, file_delete_delay_ms=0)
         log = bench.open()
         fill(log, 50)
@@ -414,7 +414,7 @@ class TestRetention:
         assert log.delete_old_segments(NOW_MS + 10_000) > 0
         assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (50, 50, 0)
 
-    def test_unlimited(self, tmp_path: Path) -> None:
+    def test_without_retention_ms_nothing_is_deleted(self, tmp_path: Path) -> None:
         log = LogBench(str(tmp_path), segment_bytes=1000, retention_ms=-1).open()
         fill(log, 50)
         assert log.delete_old_segments(2**62) == 0
@@ -431,7 +431,7 @@ class TestRetention:
         assert log.delete_old_segments(NOW_MS) > 0
         assert 3000 <= log.size_bytes < 4000
 
-    def test_not_above_the_high_watermark(self, bench: LogBench) -> None:
+    def test_no_segment_above_the_high_watermark_is_deleted(self, bench: LogBench) -> None:
         log = bench.open()
         fill(log, 50)
         log.update_high_watermark(0)

@@ -91,7 +91,9 @@ def test_jobs_tell_programs_in_json(data: DataDirectory, tmp_path: Path, capsys:
     assert "--json: expected it without --follow" in capsys.readouterr().err
 
 
-def test_export_to_iceberg(data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_exports_to_iceberg(
+    data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     catalog, warehouse = f"sqlite:///{tmp_path / 'catalog.db'}", str(tmp_path / "warehouse")
     words = ["lake.orders", "--catalog", catalog, "--warehouse", warehouse]
     assert run(data, "export", *words) == 0
@@ -100,7 +102,7 @@ def test_export_to_iceberg(data: DataDirectory, tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().err == "tidelog pipeline export: Iceberg table orders: expected NAMESPACE.TABLE\n"
 
 
-def test_export_to_delta(data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_exports_to_delta(data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for expected in ("version 1: 500 rows in 1 files", "version 1: nothing new"):
         assert run(data, "export", str(tmp_path / "table"), "--format", "delta") == 0
         assert expected in capsys.readouterr().out

@@ -26,7 +26,9 @@ def test_every_key_has_a_first_flexible_version() -> None:
         (ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 2, 1),
     ],
 )
-def test_header_versions(api_key: ApiKey, version: int, request_header: int, response_header: int) -> None:
+def test_each_api_version_has_its_header_versions(
+    api_key: ApiKey, version: int, request_header: int, response_header: int
+) -> None:
     assert request_header_version(api_key, version) == request_header
     assert response_header_version(api_key, version) == response_header
 

@@ -42,7 +42,7 @@ BYTES = ConfigKey("segment.bytes", ConfigType.INT, 1024, between(14, 4096), Impo
         (ConfigType.PASSWORD, " secret ", " secret "),
     ],
 )
-def test_values_of_each_type(type: ConfigType, text: Any, value: Any) -> None:
+def test_values_of_each_type_are_parsed(type: ConfigType, text: Any, value: Any) -> None:
     assert ConfigKey("key", type).parse(text) == value
 
 
@@ -96,7 +96,7 @@ def test_error_never_shows_a_password() -> None:
         (non_empty(), "a", "", "anything but empty"),
     ],
 )
-def test_validators(check: Any, good: Any, bad: Any, allowed: str) -> None:
+def test_validators_accept_and_refuse_values(check: Any, good: Any, bad: Any, allowed: str) -> None:
     assert check(good)
     assert not check(bad)
     assert check.allowed == allowed
@@ -111,7 +111,7 @@ def test_null_is_a_value_where_it_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(None, None), (True, "true"), (False, "false"), (["a", "b"], "a,b"), (5, "5"), (0.5, "0.5")]
 )
-def test_text_of_a_value(value: Any, text: str | None) -> None:
+def test_a_value_is_written_as_text(value: Any, text: str | None) -> None:
     assert BYTES.to_text(value) == text
 
 

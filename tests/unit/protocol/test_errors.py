@@ -11,7 +11,7 @@ class _FullDiskError(errors.KafkaStorageError):
     """A subclass without a code of its own."""
 
 
-def test_class_of_a_code() -> None:
+def test_an_error_class_is_found_by_its_code() -> None:
     assert errors.error_for_code(1) is errors.OffsetOutOfRangeError
     assert errors.error_for_code(-1) is errors.UnknownServerError
 

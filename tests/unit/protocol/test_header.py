@@ -79,7 +79,7 @@ def test_header_compares_by_value() -> None:
     assert "client_id='a'" in repr(RequestHeader(1, 2, 3, "a"))
 
 
-def test_response_header() -> None:
+def test_a_response_header_is_decoded() -> None:
     assert decode_response_header(bytes.fromhex("00000007 aa"), 0) == (7, 4)
     assert decode_response_header(bytes.fromhex("00000007 00 aa"), 1) == (7, 5)
     with pytest.raises(InvalidRequestError, match="response header"):

@@ -93,7 +93,9 @@ def test_root_is_told_that_a_shared_file_has_one_owner(
         assert ("with --link Kafka's own record files change their owner too" in capsys.readouterr().out) == is_shared
 
 
-def test_topic_configs_from_a_file(source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topic_configs_are_read_from_a_file(
+    source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "topics.txt"
     words = ["adopt", str(source.path), "--data-dir", str(tmp_path / "data"), "--topic-configs", str(file), "--dry-run"]
     assert main(words) == 1

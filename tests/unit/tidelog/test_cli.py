@@ -46,7 +46,7 @@ def test_help_lists_every_command_with_one_line(capsys: pytest.CaptureFixture[st
         assert f"\n  {name} " in out
 
 
-def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_a_command_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["help", "ping"]) == 0
     assert capsys.readouterr().out.startswith("Usage: tidelog ping")
 

@@ -69,12 +69,12 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answer], None]]
     ("text", "expected"),
     [("h:1", ("h", 1)), ("[::1]:7", ("::1", 7))],
 )
-def test_bootstrap_addresses(text: str, expected: tuple[str, int]) -> None:
+def test_bootstrap_addresses_are_parsed(text: str, expected: tuple[str, int]) -> None:
     assert parse_bootstrap(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "h", "[::1]", ":9092", "h:x", "h:", "h:0", "h:65536"])
-def test_bad_bootstrap_addresses(text: str) -> None:
+def test_bad_bootstrap_addresses_are_refused(text: str) -> None:
     with pytest.raises(ClientError, match="HOST:PORT"):
         parse_bootstrap(text)
 

@@ -60,7 +60,7 @@ HASH, NONCE, CHALLENGE, _, SIGNATURE = VECTORS["RFC 7677"]
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_the_vectors_of_the_rfcs(name: str) -> None:
+def test_the_exchanges_of_the_rfcs_succeed(name: str) -> None:
     hash_name, nonce, challenge, proof, signature = VECTORS[name]
     exchange = exchange_scram(hash_name, "user", "pencil", nonce)
     assert next(exchange) == f"n,,n=user,r={nonce}".encode()

@@ -77,7 +77,7 @@ def test_the_table_has_whole_digests_of_one_kafka() -> None:
 
 
 @pytest.mark.parametrize("inside", [".", "libs"])
-def test_jars_of_a_directory_or_an_unpacked_kafka(tmp_path: Path, inside: str) -> None:
+def test_jars_are_found_in_a_directory_or_an_unpacked_kafka(tmp_path: Path, inside: str) -> None:
     with pytest.raises(JarsError, match="expected an unpacked release"):
         class_path_of(tmp_path)
     place = tmp_path / inside
@@ -101,7 +101,7 @@ def test_the_cache_is_where_the_user_has_it() -> None:
         ("not a Java", 0),
     ],
 )
-def test_the_version_of_java(output: str, version: int) -> None:
+def test_the_version_of_java_is_parsed(output: str, version: int) -> None:
     assert java_version(output) == version
 
 

@@ -45,7 +45,7 @@ def test_bytes_that_are_no_text_stand_in_base64() -> None:
     assert fields["value"] == "ä"
 
 
-def test_lines_for_people() -> None:
+def test_bytes_that_are_no_text_are_shown_to_people() -> None:
     record = FoundRecord("t", 0, 5, -1, None, b"\xff", ())
     assert text_line(record) == "t-0@5\t-\t-\t\N{REPLACEMENT CHARACTER}"
     assert hex_line(record) == "t-0@5\t-\t-\tff"

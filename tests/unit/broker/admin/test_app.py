@@ -82,7 +82,7 @@ async def admin(directory: Path, **settings: str) -> AsyncIterator[Pages]:
         parts.close()
 
 
-async def test_healthy_and_ready(tmp_path: Path) -> None:
+async def test_a_served_broker_is_healthy_and_ready(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
         assert await pages.get("/healthz") == (200, "ok\n")
         assert await pages.get("/readyz") == (200, "ok\n")

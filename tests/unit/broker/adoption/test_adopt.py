@@ -429,7 +429,7 @@ def test_a_kraft_broker_without_its_metadata_is_not_taken_for_an_old_one(tmp_pat
     assert "topic configs" not in given.left_out[0]
 
 
-def test_a_second_run_over_topics_without_ids(tmp_path: Path) -> None:
+def test_a_second_run_leaves_out_topics_without_ids(tmp_path: Path) -> None:
     source = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
     source.add_partition("orders", 0, None)
     adopt(source.path, tmp_path / "data")

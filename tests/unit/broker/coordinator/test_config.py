@@ -19,7 +19,7 @@ def test_absent_keys_keep_the_default() -> None:
     ("text", "names"),
     [("range", ("range",)), (f"{PACKAGE}.RangeAssignor,{PACKAGE}.UniformAssignor", ("range", "uniform"))],
 )
-def test_assignors_by_name_and_by_class(text: str, names: tuple[str, ...]) -> None:
+def test_assignors_may_be_given_by_name_or_class(text: str, names: tuple[str, ...]) -> None:
     config = BrokerConfig({"group.consumer.assignors": text})
     assert group_config(config.values).group_consumer_assignors == names
 

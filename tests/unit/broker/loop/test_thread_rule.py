@@ -140,7 +140,7 @@ def test_a_thread_with_an_event_loop_is_a_loop_thread(module: ModuleType) -> Non
     assert in_thread(lambda: asyncio.run(change())) == "changed"
 
 
-def test_the_tests_run_with_it() -> None:
+def test_the_rule_is_in_force_in_all_tests() -> None:
     install()
     deferred: Deferred[int] = Deferred()
     assert isinstance(in_thread(lambda: deferred.complete(1)), WrongThreadError)

@@ -101,7 +101,7 @@ def formatted(directory: Path, *, cluster: str = CLUSTER, node: int = NODE, uuid
     write_meta_properties(FILE_SYSTEM, str(directory), MetaProperties(cluster, node, uuid))
 
 
-def test_directories_of_this_node(tmp_path: Path) -> None:
+def test_formatted_directories_of_this_node_are_claimed(tmp_path: Path) -> None:
     formatted(tmp_path / "a", uuid=b"a" * 16)
     formatted(tmp_path / "b", uuid=b"b" * 16)
     found = claim_member_directories(FILE_SYSTEM, config(tmp_path))

@@ -132,7 +132,7 @@ def test_an_internal_topic_that_is_missing_is_asked_for() -> None:
     assert cluster.created == [GROUP_METADATA_TOPIC]
 
 
-def test_addresses_on_listeners() -> None:
+def test_a_broker_has_an_address_on_its_own_listeners_only() -> None:
     assert node_on(BROKERS[2], "OUTSIDE") is None
     assert address_on(BROKERS[2], "INSIDE") == Address("host2", 9002)
     assert address_on(BROKERS[2], "OUTSIDE") is None

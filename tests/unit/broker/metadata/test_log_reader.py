@@ -50,7 +50,7 @@ def config(value: str | None, name: str = "retention.ms") -> ConfigRecord:
 
 
 @pytest.mark.parametrize("snapshot_at", [None, 1, 2, 3])
-def test_topics_and_configs_from_snapshot_and_log(tmp_path: Path, snapshot_at: int | None) -> None:
+def test_topics_and_configs_are_read_from_snapshot_and_log(tmp_path: Path, snapshot_at: int | None) -> None:
     found = read(
         tmp_path, topic(), PartitionRecord(partition_id=0, topic_id=ID, leader_epoch=3), config("5"),
         PartitionChangeRecord(partition_id=0, topic_id=ID, leader=1), config("6"), config("1", "segment.ms"),

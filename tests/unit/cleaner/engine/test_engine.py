@@ -270,7 +270,7 @@ def test_table_of_producers_grows_and_forgets_finished_transactions() -> None:
     assert set(transactions.producers[:, 0].tolist()) == {-1, *range(2000)}
 
 
-def test_no_map_in_less_than_a_bucket() -> None:
+def test_a_map_smaller_than_a_bucket_is_refused() -> None:
     with pytest.raises(ValueError, match="too few for a bucket"):
         COMPILED.new_map(63, 0.9, SIPHASH_ALGORITHM)
 

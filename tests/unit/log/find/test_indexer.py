@@ -39,7 +39,7 @@ def test_answers_without_compiled_routines(tmp_path: Path, monkeypatch: pytest.M
     check_answers(log, indexer_of(log), records)
 
 
-def test_a_forced_collision_of_all_keys(tmp_path: Path) -> None:
+def test_keys_that_all_collide_are_found_apart(tmp_path: Path) -> None:
     log = indexed_bench(str(tmp_path), **{"index.keys.slots": 1}).open()
     keys = [b"".join(parts) for parts in product((b"Aa", b"BB"), repeat=4)]
     for round_ in range(5):

@@ -25,14 +25,14 @@ def encode_snapshot(items: list[SnapshotEntry]) -> bytes:
     return bytes(data)
 
 
-def test_bytes() -> None:
+def test_a_snapshot_has_kafkas_bytes() -> None:
     body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", *ENTRY)
     assert encode_snapshot([ENTRY]) == struct.pack(">hI", 1, crc32c(body)) + body
     assert len(encode_snapshot([ENTRY])) == HEAD_SIZE + ENTRY_SIZE == 10 + 46
 
 
 @given(st.lists(entries, max_size=20))
-def test_round_trip(items: list[SnapshotEntry]) -> None:
+def test_an_encoded_snapshot_is_decoded_to_its_entries(items: list[SnapshotEntry]) -> None:
     assert decode_snapshot(encode_snapshot(items), "x") == items
 
 

@@ -127,7 +127,7 @@ def test_messages_below_the_offset_asked_for_are_left_out_when_single() -> None:
     assert [record.offset for record in wrapped] == [0, 1, 2, 3]
 
 
-def test_holes_and_emptied_batches_of_a_compacted_log() -> None:
+def test_holes_stay_and_emptied_batches_are_dropped() -> None:
     holes = [Record(3, NOW_MS, b"a", b"v"), Record(9, NOW_MS, b"b", None)]
     stored = build_batch(holes, BatchOptions(base_offset=0, last_offset_delta=20, compression=CompressionType.GZIP))
     emptied = build_batch([], BatchOptions(base_offset=21, last_offset_delta=4))

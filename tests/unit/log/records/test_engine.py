@@ -104,7 +104,7 @@ def test_values_are_found_where_records_can_be_parsed_and_nowhere_else(section: 
 
 
 @given(records=record_lists(holes=True), compression=st.sampled_from([0, 1]))
-def test_values_of_a_batch(records: list[Record], compression: int) -> None:
+def test_values_of_a_batch_are_listed_with_their_offsets(records: list[Record], compression: int) -> None:
     batch = RecordBatch(build_batch(records, BatchOptions(compression=compression)))
     assert list(engine.record_values(batch, 1 << 20)) == [(record.offset, record.value) for record in records]
 

@@ -177,7 +177,7 @@ def test_old_formats_are_left_to_the_plain_walk(tmp_path: Path, scan_type: type[
     assert plain.state[0] == 200
 
 
-def test_a_batch_larger_than_the_buffer(
+def test_a_batch_larger_than_the_buffer_is_recovered_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scan_type: type[scan.SegmentScan]
 ) -> None:
     monkeypatch.setattr("tidelog.log.recovery.walk.CHUNK_BYTES", 100)
@@ -201,7 +201,7 @@ def test_tables_that_are_full_are_emptied_in_between(tmp_path: Path, monkeypatch
     assert recover(bench, tmp_path / "scan", plain_scan.SegmentScan) == plain
 
 
-def test_more_rows_than_a_table_holds(tmp_path: Path) -> None:
+def test_more_rows_than_a_table_holds_are_recovered_alike(tmp_path: Path) -> None:
     """One call of the compiled scan leaves 8,192 rows at most."""
     bench = LogBench(str(tmp_path / "source"), segment_bytes=1 << 24, index_interval_bytes=100)
     log = bench.open()

@@ -179,7 +179,7 @@ class TestStops:
     def test_rows_outside_of_the_times_are_left_out(self, decoder: ModuleType) -> None:
         assert [row[0] for row in Run(decoder, BATCH, (0, 99, 6, 6, 0, 99)).records()] == [13]
 
-    def test_one_key(self, decoder: ModuleType) -> None:
+    def test_only_rows_of_the_key_are_kept(self, decoder: ModuleType) -> None:
         limits = (*EVERYTHING[:4], 1, 1 << 62)
         assert [row[0] for row in Run(decoder, BATCH, limits, key=b"a").records()] == [10, 13]
 
@@ -252,7 +252,7 @@ def test_gathered_bytes_are_the_fields(records: list[Record], before: int) -> No
 
 @settings(deadline=None)
 @given(record_lists(max_size=8))
-def test_header_fields(records: list[Record]) -> None:
+def test_header_fields_are_those_of_the_records(records: list[Record]) -> None:
     data = bytes(build_batch(records))
     wanted = [header for record in records for header in record.headers]
     for decoder in DECODERS.values():

@@ -82,7 +82,7 @@ def row(record: Record, timestamp_type: int = 0) -> Row:
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_every_codec(data: DataDirectory, codec: int) -> None:
+def test_records_of_every_codec_are_read(data: DataDirectory, codec: int) -> None:
     written = fill(data.log("t"), 40, compression=codec)
     assert rows_of(slices_of(data)) == [row(record) for record in written]
 
@@ -196,7 +196,7 @@ def test_rows_are_filtered_by_times_and_key(data: DataDirectory) -> None:
     assert found == [row(r) for r in written if low <= r.timestamp <= high and r.key == b"key-3"]
 
 
-def test_columns_in_any_order(data: DataDirectory) -> None:
+def test_columns_are_read_in_any_order(data: DataDirectory) -> None:
     written = fill(data.log("t"), 3)
     names = ("offset", "value", "partition")
     assert rows_of(slices_of(data), Columns(names)) == [(r.offset, r.value, 0) for r in written]
@@ -344,7 +344,7 @@ class TestDamage:
         assert (error.file, error.position, error.offset) == (slices[0].path, size, 5)
         assert str(error).startswith(f"{slices[0].path}: corrupt batch at byte {size} (offset 5)")
 
-    def test_an_impossible_length(self, data: DataDirectory) -> None:
+    def test_an_impossible_length_is_corrupt(self, data: DataDirectory) -> None:
         for length in (b"\x7f\xff\xff\xff", b"\x00\x00\x00\x05", b"\xff\xff\xff\xff"):
             slices = self.damage(data, self.size(data) + 8, length)
             with pytest.raises(CorruptBatchError):
@@ -366,7 +366,7 @@ class TestDamage:
                     assert rows_of(slices) == expected, position
                 os.pwrite(file.fileno(), content[position : position + 1], position)
 
-    def test_an_unknown_magic(self, data: DataDirectory) -> None:
+    def test_an_unknown_magic_is_corrupt(self, data: DataDirectory) -> None:
         slices = self.damage(data, self.size(data) + 16, b"\x09")
         with pytest.raises(CorruptBatchError):
             rows_of(slices)
@@ -381,7 +381,7 @@ class TestDamage:
         with pytest.raises(CorruptBatchError, match=r"\(offset 3\): its offset goes back, 5 or more should follow"):
             rows_of(slices)
 
-    def test_a_file_that_became_shorter(self, data: DataDirectory) -> None:
+    def test_a_file_that_became_shorter_is_corrupt(self, data: DataDirectory) -> None:
         slices = self.damage(data, 0, b"")
         os.truncate(slices[0].path, self.size(data) * 2 + 30)
         with pytest.raises(CorruptBatchError, match="it is cut by the end of the planned bytes"):

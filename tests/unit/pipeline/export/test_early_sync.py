@@ -28,7 +28,7 @@ def test_a_failure_underway_is_raised_at_the_end(tmp_path: Path, monkeypatch: py
         sync.end()
 
 
-def test_one_beginning_at_a_time_and_one_whole_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_early_sync_runs_at_a_time_and_a_full_sync_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go, called = threading.Event(), threading.Event(), list[str]()
 
     def slow(descriptor: int) -> None:

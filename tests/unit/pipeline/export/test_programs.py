@@ -57,7 +57,7 @@ def of_duckdb(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, str]:
     return found[0], int(found[1]), found[2]
 
 
-def test_a_folder_of_parquet(data: DataDirectory, tmp_path: Path) -> None:
+def test_other_programs_read_a_folder_of_parquet(data: DataDirectory, tmp_path: Path) -> None:
     export(None, ExportRequest(data.source(), str(tmp_path / "table"), file_bytes=1000))
     files = str(tmp_path / "table" / "data" / "*.parquet")
     connection = duckdb.connect()
@@ -67,7 +67,7 @@ def test_a_folder_of_parquet(data: DataDirectory, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_delta_table(data: DataDirectory, tmp_path: Path, mode: str) -> None:
+def test_other_programs_read_a_delta_table(data: DataDirectory, tmp_path: Path, mode: str) -> None:
     path = str(tmp_path / "table")
     export_to_delta(None, ExportRequest(data.source(), path, file_bytes=1000, mode=mode))
     connection = duckdb.connect()
@@ -77,7 +77,9 @@ def test_a_delta_table(data: DataDirectory, tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_iceberg_table(data: DataDirectory, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_programs_read_an_iceberg_table(
+    data: DataDirectory, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # a warning asks for another package without
     target = target_below(tmp_path)
     export_to_iceberg(None, ExportRequest(data.source(), "", file_bytes=1000, mode=mode), target)

@@ -100,14 +100,14 @@ def test_an_object_is_known_again(object_file: Path) -> None:
         assert not first.was_replaced(), "what was read before it went is whole"
 
 
-def test_no_object(object_file: Path) -> None:
+def test_a_missing_object_is_a_missing_file(object_file: Path) -> None:
     object_file.unlink()
     with pytest.raises(FileNotFoundError):
         OpenSegment(PATH)
 
 
 @pytest.mark.parametrize(("is_gone", "kind"), [(True, ObjectGoneError), (False, RemoteError)])
-def test_a_request_that_fails(
+def test_a_failed_request_is_a_remote_error(
     object_file: Path, monkeypatch: pytest.MonkeyPatch, is_gone: bool, kind: type[RemoteError]
 ) -> None:
     class Failing:
@@ -130,7 +130,7 @@ def test_a_request_that_fails(
     file.close()
 
 
-def test_an_answer_that_is_cut(object_file: Path) -> None:
+def test_a_cut_answer_is_a_remote_error(object_file: Path) -> None:
     file = RemoteFile(PATH, ReadCount())
     object_file.write_bytes(CONTENT[:1000])
     with pytest.raises(RemoteError, match="returned 1000 bytes from byte 0: expected 131072"):

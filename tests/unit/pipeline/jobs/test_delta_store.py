@@ -245,7 +245,9 @@ def test_a_table_in_a_store_has_the_latest_values(data: DataDirectory, table: st
 
 
 @pytest.mark.parametrize("moment", ["before the commit", "before the dead letters", "never"])
-def test_dead_letters(data: DataDirectory, table: str, store: MotoStore, moment: str) -> None:
+def test_dead_letters_are_stored_once_wherever_the_run_is_killed(
+    data: DataDirectory, table: str, store: MotoStore, moment: str
+) -> None:
     fill(data.log("orders"), 4)
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"

@@ -95,7 +95,7 @@ def test_partitions_and_topics_that_are_added(data: DataDirectory, table: Follow
     assert table.is_right(data)
 
 
-def test_retention_that_overtakes_it(data: DataDirectory, table: Followed) -> None:
+def test_offsets_that_retention_deleted_between_runs_are_reported(data: DataDirectory, table: Followed) -> None:
     """The gap is reported with its offsets; a follower that accepts it continues after it."""
     fill(data.log("t"), 60)
     table.follow(data.source())
@@ -121,7 +121,7 @@ def take_segments(data: DataDirectory, below: int) -> int:
 
 @pytest.mark.parametrize("moment", ["_write", "plan_files"])
 @pytest.mark.parametrize("below", [450, 700], ids=["some", "all"])
-def test_retention_that_overtakes_a_run(
+def test_offsets_that_retention_deletes_during_a_run_are_reported(
     data: DataDirectory, table: Followed, monkeypatch: pytest.MonkeyPatch, below: int, moment: str
 ) -> None:
     """Offsets deleted between a run's plan and its reading are reported as if they had been deleted before."""

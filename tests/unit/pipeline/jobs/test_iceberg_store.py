@@ -132,7 +132,9 @@ def test_a_table_in_a_store_has_the_latest_values(data: DataDirectory, target: I
     assert left_over(store, target) == set()
 
 
-def test_dead_letters(data: DataDirectory, target: IcebergTarget, store: MotoStore) -> None:
+def test_dead_letters_of_a_killed_run_are_added_by_the_next_run(
+    data: DataDirectory, target: IcebergTarget, store: MotoStore
+) -> None:
     fill(data.log("orders"), 4)
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"

@@ -64,7 +64,7 @@ class TestTopics:
 
 
 class TestPrecedence:
-    def test_one_time_before_times_before_offsets(self) -> None:
+    def test_one_time_counts_before_times_by_partition_and_these_before_offsets(self) -> None:
         by_offset = {"startingOffsets": '{"orders":{"0":5}}'}
         by_times = {"startingOffsetsByTimestamp": '{"orders":{"0":1000}}'}
         assert parsed(**by_offset).starting.offsets == {"orders": {0: 5}}
@@ -131,7 +131,7 @@ def test_options_of_a_consumer_have_no_effect() -> None:
     assert parsed(kafka_max_poll_records="5", groupIdPrefix="x") == parsed()
 
 
-def test_a_schema_of_the_users() -> None:
+def test_a_schema_chooses_columns_of_the_right_types() -> None:
     assert Columns.of_fields([("offset", "bigint"), ("value", "binary")]).names == ("offset", "value")
     with pytest.raises(OptionError, match="column offset has type int in the schema: expected bigint"):
         Columns.of_fields([("offset", "int")])
@@ -166,5 +166,5 @@ def test_errors_travel_from_executors() -> None:
         ("data", ("data",)),
     ],
 )
-def test_paths_and_their_addresses(given: str, paths: tuple[str, ...]) -> None:
+def test_several_paths_and_file_addresses_are_accepted(given: str, paths: tuple[str, ...]) -> None:
     assert parse_options({"path": given, "subscribe": "t"}).paths == paths

@@ -321,7 +321,9 @@ class TestStreams:
         assert read(slices, fail_on_data_loss=False, lost=lost) == list(range(0, 99, 2))
         assert (len(lost), len(searched)) == (49, 1)
 
-    def test_a_batch_over_the_hole(self, data: DataDirectory, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_stream_reports_missing_offsets_within_a_batch(
+        self, data: DataDirectory, caplog: pytest.LogCaptureFixture
+    ) -> None:
         first, behind = remove_middle(data)
         options = {"path": str(data.path), "subscribe": "t"}
         reader = TidelogStreamReader(parse_options(options, streaming=True), OFFSETS)

@@ -191,7 +191,7 @@ def request_directory(data: DataDirectory, topic: str = "t") -> Any:
 
 
 class TestOffsets:
-    def test_given_offsets(self, data: DataDirectory) -> None:
+    def test_given_offsets_bound_the_read(self, data: DataDirectory) -> None:
         fill(data.log("t"), 20)
         request = request_of(data, startingOffsets='{"t":{"0":7}}', endingOffsets='{"t":{"0":9}}')
         assert offsets_of(request) == [7, 8]
@@ -215,7 +215,7 @@ class TestOffsets:
         with pytest.raises(error, match=re.escape(message)):
             request_of(data, **given)
 
-    def test_starting_offsets_below_the_log_start(self, data: DataDirectory) -> None:
+    def test_starting_offsets_below_the_log_start_are_data_loss(self, data: DataDirectory) -> None:
         fill(data.log("t"), 60)
         segments = list_segments(str(data.path / "t-0"))
         data.close()
@@ -247,7 +247,7 @@ class TestOffsets:
 
 
 class TestTimes:
-    def test_the_first_offset_at_or_after_any_time(self, data: DataDirectory) -> None:
+    def test_the_first_offset_at_or_after_any_time_is_found(self, data: DataDirectory) -> None:
         log = data.log("t")
         times = [5, 9, 3, 9, 12, 1, 20, 20, 2, 30, 8, 40] * 12
         records = [Record(n, NOW_MS + (n // 12) * 10 + time, b"k", bytes(60)) for n, time in enumerate(times)]
@@ -259,7 +259,7 @@ class TestTimes:
                 expected = next((r.offset for r in records if r.timestamp >= time and start <= r.offset < 140), None)
                 assert first_offset_at_or_after(directory, time, start, 140) == expected, time
 
-    def test_from_one_time_to_another(self, data: DataDirectory) -> None:
+    def test_records_from_one_time_to_another_are_read(self, data: DataDirectory) -> None:
         written = fill(data.log("t"), 40)
         low, high = written[33].timestamp, written[77].timestamp
         assert offsets_of(request_of(data, startingTimestamp=str(low), endingTimestamp=str(high))) == list(
@@ -293,7 +293,7 @@ class TestTimes:
         assert first_offset_at_or_after(request_directory(data), NOW_MS - 1000, 0, 2) == found.offset == 1
         assert offsets_of(request_of(data, startingTimestamp=str(NOW_MS - 1000))) == []
 
-    def test_a_time_behind_the_end(self, data: DataDirectory) -> None:
+    def test_a_time_after_the_last_record_reads_nothing_or_ends_at_the_end(self, data: DataDirectory) -> None:
         fill(data.log("t"), 4)
         late = {"startingTimestamp": str(NOW_MS * 2), "startingOffsetsByTimestampStrategy": "latest"}
         assert offsets_of(request_of(data, **late)) == []
@@ -346,18 +346,18 @@ class TestPruning:
     def size(self, data: DataDirectory) -> int:
         return sum(os.path.getsize(segment.path) for segment in list_segments(str(data.path / "t-0")))
 
-    def test_by_time(self, large: DataDirectory) -> None:
+    def test_a_range_of_times_reads_few_bytes(self, large: DataDirectory) -> None:
         when = NOW_MS + 1000 * 444
         request = request_of(large, startingTimestamp=str(when), endingTimestamp=str(when + 10))
         assert offsets_of(request) == list(range(444 * 20, 444 * 20 + 10))
         assert request.count.bytes_read < 0.02 * self.size(large), request.count  # 6 MB; of 10 GB it is far below 1 %
 
-    def test_by_key_without_an_index(self, large: DataDirectory) -> None:
+    def test_without_an_index_a_key_reads_the_whole_log(self, large: DataDirectory) -> None:
         request = request_of(large, key="key-4711")
         assert offsets_of(request) == [4711]
         assert request.count.bytes_read > self.size(large)
 
-    def test_by_key_through_the_index(self, large: DataDirectory) -> None:
+    def test_through_the_index_a_key_reads_few_bytes(self, large: DataDirectory) -> None:
         indexer = self.index(large)
         request = request_of(large, key="key-4711")
         assert offsets_of(request) == [4711]

@@ -38,7 +38,7 @@ def ranges(offsets: Any, *, fail_on_data_loss: bool = True) -> dict[int, tuple[i
         ({0: (3, 3)}, {0: (3, 3)}),
     ],
 )
-def test_offsets(offsets: Any, expected: dict[int, tuple[int, int]]) -> None:
+def test_offsets_become_a_range_of_each_partition(offsets: Any, expected: dict[int, tuple[int, int]]) -> None:
     assert ranges(offsets) == expected
 
 

@@ -64,7 +64,7 @@ def bounds(schema: Any) -> tuple[bool, bool]:
         *((schema, (False, True)) for schema in RECURSIVE),
     ],
 )
-def test_bounds_of_a_schema(schema: Any, expected: tuple[bool, bool]) -> None:
+def test_a_schema_is_found_inflated_or_recursive(schema: Any, expected: tuple[bool, bool]) -> None:
     assert bounds(schema) == expected
 
 

@@ -197,7 +197,9 @@ def test_a_deleted_subject_still_has_its_schemas(data: DataDirectory, registry: 
     assert rows(data)[0]["name"] == "ann"
 
 
-def test_directories_of_several_brokers(data: DataDirectory, registry: SchemaRegistry, tmp_path: Path) -> None:
+def test_directories_of_several_brokers_are_exported(
+    data: DataDirectory, registry: SchemaRegistry, tmp_path: Path
+) -> None:
     """They were refused, because each has the partition."""
     put(data, serialized(registry, avro(), ORDER))
     write_offset_checkpoint(OsFileSystem(), str(data.path / REPLICATION_OFFSET_FILE), {TopicPartition("orders", 0): 1})
@@ -239,7 +241,7 @@ def test_fields_that_delta_takes_for_one_are_told(data: DataDirectory) -> None:
         export_to_delta(None, request(data, None))
 
 
-def test_json_with_a_schema(data: DataDirectory, registry: SchemaRegistry) -> None:
+def test_json_values_with_a_schema_become_columns(data: DataDirectory, registry: SchemaRegistry) -> None:
     schema = {
         "title": "order", "type": "object",
         "properties": {"id": {"type": "integer"}, "at": {"type": "object", "properties": {"x": {"type": "number"}}}},
@@ -347,7 +349,7 @@ def test_values_without_a_type_do_not_decide_the_columns(data: DataDirectory) ->
     assert [offset for offset, _ in letters(data)] == [1]
 
 
-def test_into_iceberg_and_delta(
+def test_values_become_columns_of_iceberg_and_delta_tables(
     data: DataDirectory, registry: SchemaRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = target_below(tmp_path)
@@ -444,7 +446,7 @@ AVRO_TYPES: list[tuple[Any, Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "column", "written", "read"), AVRO_TYPES)
-def test_avro_types(kind: Any, column: str, written: Any, read: Any) -> None:
+def test_avro_types_become_arrow_types(kind: Any, column: str, written: Any, read: Any) -> None:
     text = {"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]}
     plain = {name: value for name, value in kind.items() if name != "logicalType"}
     schema = RegisteredSchema(7, "AVRO", json.dumps(text))
@@ -572,7 +574,7 @@ def test_json_that_is_no_schema_is_refused(text: str) -> None:
         arrow_type(RegisteredSchema(7, "JSON", text))
 
 
-def test_headers_of_values() -> None:
+def test_headers_of_values_are_split_off() -> None:
     assert split_header(b"\0\0\0\1\2rest") == (258, b"rest")
     assert read_indices(b"\0rest") == ([0], b"rest")
     assert read_indices(b"\4\2\4rest") == ([1, 2], b"rest")

@@ -53,7 +53,9 @@ def function(compiled: ctypes.PyDLL, name: str, result: Any, *arguments: Any) ->
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.binary(min_size=8, max_size=24), at=st.integers(0, 16), word=st.integers(0, words.MASK_64))
-def test_words_at_any_address(compiled: ctypes.PyDLL, name: str, data: bytes, at: int, word: int) -> None:
+def test_words_are_loaded_and_stored_at_any_address(
+    compiled: ctypes.PyDLL, name: str, data: bytes, at: int, word: int
+) -> None:
     type_ = WORDS[name[-3:]]
     at = min(at, len(data) - 8)
     loaded = function(compiled, f"get_{name}", type_)(data, at)
@@ -65,7 +67,7 @@ def test_words_at_any_address(compiled: ctypes.PyDLL, name: str, data: bytes, at
 
 
 @given(data=st.binary(max_size=64), times=st.integers(1, 60), at=st.integers(0, 9))
-def test_checksums(compiled: ctypes.PyDLL, data: bytes, times: int, at: int) -> None:
+def test_checksums_are_those_of_the_reference(compiled: ctypes.PyDLL, data: bytes, times: int, at: int) -> None:
     """Sizes below and above three lanes, at any address."""
     data *= times
     size = max(0, len(data) - at)
@@ -74,7 +76,7 @@ def test_checksums(compiled: ctypes.PyDLL, data: bytes, times: int, at: int) -> 
     assert checksum(data, at, size) == words.crc32c(data, at, size)
 
 
-def test_masks_and_copies() -> None:
+def test_overlapping_bytes_are_copied_and_masks_have_their_values() -> None:
     buffer = bytearray(b"abcdef")
     words.copy_bytes(buffer, 2, buffer, 0, 4)
     assert buffer == b"ababcd"

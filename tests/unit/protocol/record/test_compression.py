@@ -42,12 +42,12 @@ TEXT = b"the quick brown fox jumps over the lazy dog; " * 3000
 
 
 @given(data=st.binary(max_size=3000), codec=st.sampled_from(list(CompressionType)), magic=st.sampled_from([0, 1, 2]))
-def test_round_trip(data: bytes, codec: CompressionType, magic: int) -> None:
+def test_compressed_data_is_decompressed_to_itself(data: bytes, codec: CompressionType, magic: int) -> None:
     assert decompress(compress(data, codec, magic=magic), codec, len(data), magic=magic) == data
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_large_round_trip_from_a_view(codec: CompressionType) -> None:
+def test_large_data_in_a_view_is_compressed_and_decompressed(codec: CompressionType) -> None:
     encoded = compress(memoryview(bytearray(TEXT)), codec)
     assert len(encoded) < len(TEXT) / 5
     assert decompress(memoryview(encoded), codec, len(TEXT)) == TEXT
@@ -56,14 +56,14 @@ def test_large_round_trip_from_a_view(codec: CompressionType) -> None:
 @pytest.mark.parametrize(
     ("codec", "low", "high"), [(GZIP, 1, 9), (LZ4, 1, 16), (ZSTD, -5, 19)], ids=["gzip", "lz4", "zstd"]
 )
-def test_levels(codec: CompressionType, low: int, high: int) -> None:
+def test_a_higher_level_compresses_more(codec: CompressionType, low: int, high: int) -> None:
     data = bytes(zlib.crc32(bytes((i & 0xFF, i >> 8))) % 17 for i in range(20_000))
     sizes = []
     for level in (low, high):
         encoded = compress(data, codec, level)
         assert decompress(encoded, codec, len(data)) == data
         sizes.append(len(encoded))
-    assert sizes[1] <= sizes[0]
+    assert sizes[1] < sizes[0]
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -53,7 +53,7 @@ def wrapper(content: bytes | None, *, magic: int = 1, attributes: int = 1, offse
 
 
 @given(records=record_lists(holes=True), magic=st.sampled_from([0, 1]), codec=st.sampled_from(CODECS))
-def test_round_trip(records: list[Record], magic: int, codec: CompressionType) -> None:
+def test_a_built_set_is_read_back(records: list[Record], magic: int, codec: CompressionType) -> None:
     built = ByteBufferMessageSet(build_message_set(records, MessageSetOptions(magic, codec)))
     expected = [plain(record, magic) for record in records]
     assert list(built) == expected
@@ -72,7 +72,7 @@ def test_round_trip(records: list[Record], magic: int, codec: CompressionType) -
     magic=st.sampled_from([0, 1]),
     library=st.sampled_from([kafka_python_records.LegacyRecordBatchBuilder, aiokafka_records.LegacyRecordBatchBuilder]),
 )
-def test_same_bytes_as_python_clients(records: list[Record], magic: int, library: Any) -> None:
+def test_sets_have_the_bytes_of_python_clients(records: list[Record], magic: int, library: Any) -> None:
     theirs = library(magic=magic, compression_type=0, batch_size=1 << 20)
     for record in records:
         theirs.append(record.offset, timestamp=max(0, record.timestamp), key=record.key, value=record.value)
@@ -181,14 +181,14 @@ def test_damaged_messages_are_refused(damaged: bytes) -> None:
         list(ByteBufferMessageSet(damaged))
 
 
-def test_too_few_bytes_for_a_view() -> None:
+def test_a_message_of_too_few_bytes_is_refused() -> None:
     with pytest.raises(CorruptMessageError, match="too few"):
         LegacyRecordBatch(bytes(20))
     with pytest.raises(CorruptMessageError, match="cut"):
         LegacyRecordBatch(build_message_set(some_records(1), MessageSetOptions(0))[:-1])
 
 
-def test_one_magic_per_set() -> None:
+def test_a_set_of_two_magics_is_refused() -> None:
     mixed = build_message_set(some_records(1), MessageSetOptions(0)) + build_message_set(
         some_records(1), MessageSetOptions(1)
     )

@@ -52,7 +52,7 @@ def test_prefixes_have_length_and_crc_of_their_body(segment_bytes: int, body: by
     assert stream.to_bytes() == b"ab" + struct.pack(">iI", len(body) + 4, crc32(body)) + body
 
 
-def test_ints_and_longs() -> None:
+def test_ints_and_longs_are_written_across_segments() -> None:
     stream = BufferingOutputStream(3)
     stream.write_int(-1)
     stream.write_long(1)
@@ -91,7 +91,7 @@ def test_first_segment_is_a_hint(estimate: int, size: int) -> None:
     assert segment_size_for(estimate) == size
 
 
-def test_messages_of_both_magics() -> None:
+def test_messages_of_both_magics_are_written() -> None:
     writer = MessageWriter(5)
     with writer.entry(9), writer.message(1, 0x08, 77, b"k"):
         writer.write_nullable(None)

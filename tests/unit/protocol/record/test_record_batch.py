@@ -42,7 +42,7 @@ kafka_python_records = kafka_python("record.default_records")
 
 
 @given(records=record_lists(holes=True), codec=st.sampled_from(list(CompressionType)))
-def test_batch_round_trip(records: list[Record], codec: CompressionType) -> None:
+def test_a_built_batch_is_read_back(records: list[Record], codec: CompressionType) -> None:
     batch = RecordBatch(build_batch(records, BatchOptions(compression=codec)))
     batch.ensure_valid()
     assert list(batch.records()) == records
@@ -62,7 +62,7 @@ def test_batch_round_trip(records: list[Record], codec: CompressionType) -> None
         [kafka_python_records.DefaultRecordBatchBuilder, aiokafka_records.DefaultRecordBatchBuilder]
     ),
 )
-def test_same_bytes_as_python_clients(
+def test_batches_have_the_bytes_of_python_clients(
     key: bytes | None,
     value: bytes | None,
     record_headers: list[tuple[str, bytes | None]],
@@ -269,7 +269,7 @@ def test_sequence_wraps() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_end_transaction_marker(commit: bool) -> None:
+def test_an_end_transaction_marker_is_built_and_parsed(commit: bool) -> None:
     marker = EndTransactionMarker(commit, coordinator_epoch=12)
     batch = RecordBatch(end_transaction_marker(marker, timestamp=NOW_MS, producer_id=5, producer_epoch=6, offset=100))
     assert batch.is_control
@@ -302,7 +302,7 @@ def test_damaged_markers_are_refused(record: Record) -> None:
         parse_end_transaction_marker(record)
 
 
-def test_control_record_type() -> None:
+def test_the_type_of_a_control_record_is_in_its_key() -> None:
     assert control_record_type(b"\x00\x00\x00\x07") == 7
 
 

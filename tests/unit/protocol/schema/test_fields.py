@@ -122,7 +122,7 @@ def test_structs_compare_by_value_and_show_their_fields() -> None:
         hash(Point())
 
 
-def test_bytes_of_a_classic_version() -> None:
+def test_a_classic_version_has_its_bytes() -> None:
     sample = Sample(name="ab", note="n", count=-1, flags=[1, -1], points=[Point(x=1, y=2)], ids=[b"i" * 16])
     assert sample.encode(0).hex(" ") == "00 02 61 62 ff ff 00 00 00 02 01 ff 00 00 00 01 00 00 00 01"
     assert sample.encode(1).hex(" ").startswith("00 02 61 62 00 01 6e ff ff")
@@ -130,7 +130,7 @@ def test_bytes_of_a_classic_version() -> None:
     assert decoded == Sample(name="ab", count=-1, flags=[1, -1], points=[Point(x=1)])
 
 
-def test_bytes_of_a_flexible_version() -> None:
+def test_a_flexible_version_has_its_bytes() -> None:
     sample = Sample(name="ab", points=None, origin=Point(x=1), weights=None)
     tags = "0201 09 00000001 00000000 0002 01 00"
     assert sample.encode(2) == bytes.fromhex("03 6162 00 0000 01 00 01" + tags)

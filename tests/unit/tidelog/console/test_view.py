@@ -35,7 +35,7 @@ def test_only_the_rows_of_a_page_are_looked_at() -> None:
     assert next(rows) == f"{MAX_ROWS + 1:05}"
 
 
-def test_pages_by_number() -> None:
+def test_a_page_begins_at_its_number() -> None:
     rows = list(range(MAX_ROWS + 5))
     assert slice_from(rows, 0) == (rows[:MAX_ROWS], MAX_ROWS)
     assert slice_from(rows, MAX_ROWS) == (rows[MAX_ROWS:], None)

@@ -305,7 +305,7 @@ def test_a_failed_append_is_an_error_and_nothing_is_committed() -> None:
     assert fetch(world) == (5, NONE)
 
 
-def test_commit_timestamps_and_retention_of_old_versions() -> None:
+def test_commit_timestamps_and_retention_times_of_old_versions_are_kept() -> None:
     world = GroupWorld()
     commit(world, 5, version=1, partition={"commit_timestamp": 17})
     commit(world, 6, version=2, name="u", retention_time_ms=1_000)

@@ -145,7 +145,9 @@ async def exchange_with_a_server(sizes: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_sockets_of_both_loops(run: Callable[[Coroutine[Any, Any, list[int]]], list[int]]) -> None:
+def test_answers_are_received_by_asyncio_and_by_uvloop(
+    run: Callable[[Coroutine[Any, Any, list[int]]], list[int]],
+) -> None:
     sizes = [4, 100, 3_000_000, 4]
     assert run(exchange_with_a_server(sizes)) == sizes
 

@@ -42,7 +42,7 @@ def frame(api_key: int, version: int, request: Message) -> memoryview:
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])
 @pytest.mark.parametrize("transactional_id", [None, "id"])
-def test_the_transactional_id_of_a_produce_request(version: int, transactional_id: str | None) -> None:
+def test_a_transactional_id_is_found_in_every_version_of_produce(version: int, transactional_id: str | None) -> None:
     request = ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=1)
     assert has_transactional_id(frame(ApiKey.PRODUCE, version, request)) is (transactional_id is not None)
 
@@ -62,7 +62,7 @@ def test_levels_of_loggers_are_changed_here(kinds: list[ResourceType], answer: b
     assert is_about_loggers(request) is answer
 
 
-def test_the_producer_of_a_transactional_batch() -> None:
+def test_only_a_transactional_batch_has_a_producer_to_ask_about() -> None:
     records = [Record(0, 1, None, b"value", [])]
 
     def batch(*, is_transactional: bool) -> memoryview:

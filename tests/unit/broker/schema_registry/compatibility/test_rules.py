@@ -75,7 +75,7 @@ AVRO = [
 
 
 @pytest.mark.parametrize(("reader", "writer", "fault"), AVRO)
-def test_avro(reader: Any, writer: Any, fault: str | None) -> None:
+def test_avro_schemas_are_compared(reader: Any, writer: Any, fault: str | None) -> None:
     check(faults("AVRO", json.dumps(reader), json.dumps(writer)), fault)
 
 
@@ -199,7 +199,7 @@ JSON = [
 
 
 @pytest.mark.parametrize(("update", "original", "fault"), JSON)
-def test_json_schema(update: Any, original: Any, fault: str | None) -> None:
+def test_json_schemas_are_compared(update: Any, original: Any, fault: str | None) -> None:
     check(faults("JSON", json.dumps(update), json.dumps(original)), fault)
 
 
@@ -299,7 +299,9 @@ def compiled() -> dict[str, ParsedSchema]:
 
 
 @pytest.mark.parametrize(("update", "original", "fault"), PROTOBUF)
-def test_protobuf(compiled: dict[str, ParsedSchema], update: str, original: str, fault: str | None) -> None:
+def test_protobuf_schemas_are_compared(
+    compiled: dict[str, ParsedSchema], update: str, original: str, fault: str | None
+) -> None:
     check(protobuf.reading_faults(compiled[update], compiled[original]), fault)
 
 

@@ -38,7 +38,7 @@ def server(mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_256, nonce: str 
     return ScramServer(users, None if nonce is None else lambda: nonce)
 
 
-def test_the_vector_of_rfc_7677() -> None:
+def test_the_exchange_of_rfc_7677_succeeds() -> None:
     ours = server(nonce="%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
     first = ours.evaluate(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     assert first.token == (b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")

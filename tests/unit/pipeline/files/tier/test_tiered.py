@@ -199,7 +199,7 @@ class Leaders:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_leaders_that_cut_the_log_and_wrote_it_again(tmp_path: Path, seed: int) -> None:
+def test_records_that_leaders_truncated_are_left_out(tmp_path: Path, seed: int) -> None:
     """The tier keeps truncated records: uploads of later epochs show that they are no part of the log any more."""
     leaders = Leaders(tmp_path, seed)
     for epoch in range(5):

@@ -130,6 +130,6 @@ def test_states_of_a_time_without_epochs_are_believed(data: DataDirectory, monke
     assert run(data).manifest.topics["orders"].partitions[0].leader_epoch == 0
 
 
-def test_the_epoch_of_an_offset() -> None:
+def test_an_offset_has_the_epoch_that_began_before_it() -> None:
     entries = (EpochEntry(2, 10), EpochEntry(5, 20))
     assert [epoch_at(entries, offset) for offset in (-1, 9, 10, 19, 20, 99)] == [-1, -1, 2, 2, 5, 5]

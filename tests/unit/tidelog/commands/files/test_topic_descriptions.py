@@ -13,10 +13,10 @@ Dynamic configs for topic plain are:
 OLD = "Configs for topic 'orders' are cleanup.policy=compact,delete,retention.ms=5\nsomething else\n"
 
 
-def test_new_form() -> None:
+def test_the_new_form_of_kafka_configs_is_parsed() -> None:
     expected = {"orders": {"cleanup.policy": "compact,delete", "retention.ms": "5"}, "plain": {}}
     assert parse_topic_configs(NEW) == expected
 
 
-def test_old_form() -> None:
+def test_the_old_form_of_kafka_configs_is_parsed() -> None:
     assert parse_topic_configs(OLD) == {"orders": {"cleanup.policy": "compact,delete", "retention.ms": "5"}}

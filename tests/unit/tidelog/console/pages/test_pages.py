@@ -74,7 +74,7 @@ def test_a_group_shows_its_partitions_in_pages_and_how_its_lag_moved(monkeypatch
     assert groups.group_page(view({"id": "g"})).values["next"] == MAX_ROWS
 
 
-def test_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transactions_are_listed_by_name_and_shown_with_their_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = [ListedTransaction("pay-1", 1, "Ongoing"), ListedTransaction("ship-1", 2, "Empty")]
     one = Transaction("pay-1", "Ongoing", 1, 0, 1000, 5, [("orders", 0)])
     answer(monkeypatch, transactions, list_transactions=listed, describe_transaction=one)

@@ -541,7 +541,7 @@ def test_members_commit_and_fetch_with_their_epoch(member_id: str, epoch: int, e
     assert answer.error_code == (error.code if error is not None and member_id else 0)
 
 
-def test_describing_a_consumer_group() -> None:
+def test_a_consumer_group_is_described() -> None:
     world = GroupWorld()
     join(world, "a", instance_id="i", rack_id="r", server_assignor="range")
     names = world.metadata.topic_names
@@ -564,14 +564,14 @@ def test_describing_a_missing_group_is_an_error(group_id: str, error: type[Kafka
     assert group.error_code == error.code
 
 
-def test_describing_a_classic_group_as_a_consumer_group() -> None:
+def test_a_classic_group_is_not_described_as_a_consumer_group() -> None:
     world = GroupWorld()
     world.stable(1)
     group = world.coordinator.describe_consumer_group("g", {}, operations=False)
     assert group.error_code == GroupIdNotFoundError.code
 
 
-def test_deleting_a_consumer_group() -> None:
+def test_only_an_empty_consumer_group_is_deleted() -> None:
     world = GroupWorld()
     join(world, "a", subscribed_topic_regex="u")
     assert response_of(world.coordinator.delete_group("g")).error_code == NonEmptyGroupError.code
