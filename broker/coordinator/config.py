@@ -18,7 +18,7 @@ MAX_INT32 = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Settings of groups, named as Kafka's keys with underscores; times in the unit of the name, sizes in bytes."""
+    """Settings of groups, named as Kafka's keys with underscores; times and sizes in the unit of the name."""
 
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
@@ -41,7 +41,7 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class TransactionConfig:
-    """Settings of transactions, named as Kafka's keys with underscores; times in milliseconds, sizes in bytes."""
+    """Settings of transactions, named as Kafka's keys with underscores; times in milliseconds."""
 
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000

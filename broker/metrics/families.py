@@ -72,9 +72,9 @@ _ROWS = (
         "kafka_server_fetchsessioncache_evictions_total", COUNTER, "Fetch sessions that were evicted for new ones.",
         "kafka_server_fetchsessioncache_evictions",
     ),
-    Family("kafka_server_clientquotas_throttled_total", COUNTER, "Requests that waited for a client quota."),
-    Family("kafka_server_clientquotas_throttle_seconds_total", COUNTER, "Time that requests waited for quotas."),
-    Family("kafka_server_clientquotas_queue_size", GAUGE, "Clients that wait for a client quota now."),
+    Family("kafka_server_clientquotas_throttled_total", COUNTER, "Requests and connections that waited for a quota."),
+    Family("kafka_server_clientquotas_throttle_seconds_total", COUNTER, "Time that requests and connections waited."),
+    Family("kafka_server_clientquotas_queue_size", GAUGE, "Requests and connections that wait for a quota now."),
     Family(
         "kafka_server_authorizer_acls", GAUGE, "Access control lists.", "kafka_server_authorizer_acls_total_count"
     ),
@@ -119,8 +119,8 @@ _ROWS = (
     Family("tidelog_index_rebuilds_total", COUNTER, "Indices that were rebuilt."),
     Family("tidelog_index_thread_restarts_total", COUNTER, "Restarts of the thread that indexes."),
     # groups and transactions
-    Family("kafka_coordinator_group_groupmetadatamanager_numgroups", GAUGE, "Groups whose coordinator this is."),
-    Family("kafka_coordinator_transaction_transactionalids", GAUGE, "Transactional ids whose coordinator this is."),
+    Family("kafka_coordinator_group_groupmetadatamanager_numgroups", GAUGE, "Groups that this broker coordinates."),
+    Family("kafka_coordinator_transaction_transactionalids", GAUGE, "Transactional ids that this broker coordinates."),
     Family("tidelog_group_lag_records", GAUGE, "Records after a group's committed offset, by group and partition."),
     # replication
     Family("kafka_server_replicamanager_underreplicatedpartitions", GAUGE, "Led partitions whose ISR lacks replicas."),

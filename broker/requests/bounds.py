@@ -19,7 +19,7 @@ from tidelog.protocol.api_keys import ApiKey
 
 PARTITIONS = NAMES = 50_000
 DEFAULT = 4_000
-"""Bound of the APIs that MAX_ELEMENTS does not have."""
+"""Bound of the APIs that are not in MAX_ELEMENTS."""
 
 MAX_ELEMENTS: dict[int, int] = {
     ApiKey.PRODUCE: 20_000,

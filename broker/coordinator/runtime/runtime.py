@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -178,14 +179,15 @@ class CoordinatorRuntime(Generic[S]):
 
     def loaded_shards(self) -> list[S]:
         """Return the shards of this broker, after all its partitions with records are loaded. Partitions whose log
-        cannot be read are left out. Raises what ``shard_for`` raises.
+        cannot be read are left out. Raises NotReadyError, CoordinatorLoadInProgressError.
         """
         if self._log.exists():
             partitions = range(self._log.partition_count())
             self._check_open(partitions)
             for partition in partitions:
                 if self._is_to_be_loaded(partition):
-                    self.shard(partition)
+                    with suppress(NotCoordinatorError):  # its log cannot be read
+                        self.shard(partition)
         return list(self._shards.values())
 
     @property

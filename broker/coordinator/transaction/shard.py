@@ -3,8 +3,9 @@
 Each request's method checks the producer against the transaction and returns the next record; ``replay`` applies the
 record. Errors:
 
-    unknown transactional id, or another producer id ... INVALID_PRODUCER_ID_MAPPING (InitProducerId: PRODUCER_FENCED)
-    another epoch ...................................... PRODUCER_FENCED (INVALID_PRODUCER_EPOCH for old clients)
+    unknown transactional id ........................... INVALID_PRODUCER_ID_MAPPING; InitProducerId adds the id
+    another producer id ................................ INVALID_PRODUCER_ID_MAPPING (InitProducerId: PRODUCER_FENCED)
+    another epoch, or MAX_EPOCH ........................ PRODUCER_FENCED (INVALID_PRODUCER_EPOCH for old clients)
     markers are being written .......................... CONCURRENT_TRANSACTIONS, which clients retry
     a transition that the state does not allow ......... INVALID_TXN_STATE, such as a commit while aborting
 
