@@ -368,7 +368,7 @@ class UnknownLeaderEpochError(KafkaError, code=75, retriable=True):
 
 
 class UnsupportedCompressionTypeError(KafkaError, code=76):
-    """The client's version cannot read the compression of the partition."""
+    """The client's version cannot read the compression of the partition, or there is no such compression type."""
 
 
 class StaleBrokerEpochError(KafkaError, code=77):

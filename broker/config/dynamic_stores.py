@@ -10,7 +10,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig
-from tidelog.broker.config.changes import Change, apply_changes
+from tidelog.broker.config.changes import Change, Operation, apply_changes
 from tidelog.broker.config.description import CLUSTER_DEFAULT, DynamicTexts
 from tidelog.broker.config.keys.security import store_key_of
 from tidelog.broker.config.resource_type import ResourceType
@@ -62,6 +62,12 @@ class DynamicStores:
         texts = {**self._texts.cluster, **apply_changes(BROKER_CONFIG_DEF, self._texts.node, listed)}
         wanted = self._config.listener_texts_with(texts)
         return partial(raise_as_invalid_request, raise_as_invalid_request(partial(stores.check, wanted)))
+
+    def check_replacement(self, kind: int, name: str, texts: Mapping[str, str]) -> Callable[[], None] | None:
+        """Return what ``check`` returns for a change that replaces all keys of a resource by ``texts``. Raises
+        InvalidRequestError."""
+        removed = [Change(key, Operation.DELETE, None) for key in self._texts.node if key not in texts]
+        return self.check(kind, name, [*removed, *(Change(key, Operation.SET, text) for key, text in texts.items())])
 
     def follow(self) -> None:
         """Let the listeners use the stores that the keys in force name."""

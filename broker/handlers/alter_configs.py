@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.handlers.config_change import begin_change
+from tidelog.broker.handlers.config_change import check_and_change
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps, answer_each, strip_traceback
 from tidelog.broker.requests.context import RequestContext
@@ -42,15 +42,11 @@ def replace_each(
     results: list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]] = []
     for resource in request.resources:
         try:
-            work = partial(
-                broker.configs.replace,
-                resource.resource_type,
-                resource.resource_name,
-                read_texts(resource),
-                request.validate_only,
-            )
-            change = begin_change(broker, context, resource, work, None if request.validate_only else notes)
-            results.append((resource, change))
+            kind, name, texts = resource.resource_type, resource.resource_name, read_texts(resource)
+            work = partial(broker.configs.replace, kind, name, texts, request.validate_only)
+            check = broker.configs.stores.check_replacement(kind, name, texts)
+            noted = None if request.validate_only else notes
+            results.append((resource, (yield from check_and_change(broker, context, resource, check, work, noted))))
         except KafkaError as error:
             results.append((resource, strip_traceback(error)))
         yield None

@@ -8,6 +8,8 @@ from typing import Protocol
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.configs import topic_of
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps, wait_for
+from tidelog.broker.loop.threads import run_in_thread
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Notes, note_configs
 
@@ -26,6 +28,25 @@ class ConfigResource(Protocol):
 
     @property
     def configs(self) -> Sequence[NamedConfig]: ...
+
+
+def check_and_change(
+    broker: Broker,
+    context: RequestContext,
+    resource: ConfigResource,
+    check: Callable[[], None] | None,
+    work: Callable[[], None],
+    notes: Notes | None,
+) -> Steps[Deferred[None]]:
+    """Begin a change as ``begin_change`` does, after ``check`` of the stores that it sets has passed in a thread. The
+    stores are read again after a change, even if its keys have the same values. Raises what both functions raise.
+    """
+    if check is not None:
+        yield from wait_for(run_in_thread(broker.loop, broker.executor, check))
+    change = begin_change(broker, context, resource, work, notes)
+    if check is not None and notes is not None:
+        broker.loop.call_soon(broker.configs.stores.reload)
+    return change
 
 
 def begin_change(

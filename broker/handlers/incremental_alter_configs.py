@@ -6,10 +6,9 @@ from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.changes import Change, operation_of
-from tidelog.broker.handlers.config_change import begin_change
+from tidelog.broker.handlers.config_change import check_and_change
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps, answer_each, apply_each, strip_traceback, wait_for
-from tidelog.broker.loop.threads import run_in_thread
+from tidelog.broker.loop.steps import Steps, answer_each, apply_each, strip_traceback
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Notes
 from tidelog.protocol.api_keys import ApiKey
@@ -51,11 +50,8 @@ def change_each(
                 broker.configs.alter, resource.resource_type, resource.resource_name, keys, request.validate_only
             )
             check = broker.configs.stores.check(resource.resource_type, resource.resource_name, keys)
-            if check is not None:
-                yield from wait_for(run_in_thread(broker.loop, broker.executor, check))
-                broker.loop.call_soon(broker.configs.stores.reload)
-            change = begin_change(broker, context, resource, work, None if request.validate_only else notes)
-            results.append((resource, change))
+            noted = None if request.validate_only else notes
+            results.append((resource, (yield from check_and_change(broker, context, resource, check, work, noted))))
         except KafkaError as error:
             results.append((resource, strip_traceback(error)))
         yield None

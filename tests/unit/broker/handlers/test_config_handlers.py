@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,15 @@ import pytest
 from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tests.unit.broker.controller.test_topic_changes import Steps
+from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.drive import drive
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.config.changes import Change, Operation
 from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.handlers import alter_configs, describe_configs, incremental_alter_configs
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.requests.nodes import Node
+from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import (
     InvalidConfigError,
     InvalidRequestError,
@@ -265,3 +268,83 @@ def test_only_a_topics_configs_wait_for_the_topic_of_that_name(
     steps.all()
     (entry,) = admin.configs.describe(kind, "1", {key})
     assert entry.value == "50000"
+
+
+# Keystores and truststores
+
+STORE = "listener.name.ssl.ssl.keystore.location"
+
+
+class Stores:
+    """Listeners whose stores may lie in any file but ``/bad.pem``."""
+
+    def __init__(self) -> None:
+        self.checked: list[str | None] = []
+        self.reloads = 0
+
+    def check(self, texts: Mapping[str, str]) -> Callable[[], None]:
+        self.checked.append(texts.get(STORE))
+
+        def read() -> None:
+            if texts.get(STORE) == "/bad.pem":
+                raise ConfigError("/bad.pem cannot be read")
+
+        return read
+
+    def take_over(self, texts: Mapping[str, str]) -> None:
+        """Do nothing."""
+
+    def reload(self) -> None:
+        self.reloads += 1
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[DataBroker]:
+    data = DataBroker(tmp_path)
+    yield data
+    data.close()
+
+
+def set_store(data: DataBroker, text: str | None, *, is_incremental: bool, validate_only: bool = False) -> int:
+    """Set or remove the location of a keystore; return the error code."""
+    request: Any
+    if is_incremental:
+        operation = Operation.DELETE if text is None else Operation.SET
+        config = incremental.AlterableConfig(name=STORE, config_operation=operation, value=text)
+        resource = incremental.AlterConfigsResource(resource_type=BROKER, resource_name="1", configs=[config])
+        request = incremental.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+        handled = incremental_alter_configs.handle(data.broker, data.context(1), request)
+    else:
+        configs = [] if text is None else [alter.AlterableConfig(name=STORE, value=text)]
+        replaced = alter.AlterConfigsResource(resource_type=BROKER, resource_name="1", configs=configs)
+        request = alter.AlterConfigsRequest(resources=[replaced], validate_only=validate_only)
+        handled = alter_configs.handle(data.broker, data.context(1), request)
+    answer = response_of(handled)
+    while isinstance(answer, Deferred) and not answer.done:
+        data.run_turn()
+    data.run_turn()
+    (result,) = answer.result().responses if isinstance(answer, Deferred) else answer.responses
+    return int(result.error_code)
+
+
+@pytest.mark.parametrize("is_incremental", [True, False])
+def test_a_store_that_cannot_be_used_is_refused(data: DataBroker, is_incremental: bool) -> None:
+    stores = Stores()
+    data.broker.configs.stores.watch(stores)
+    assert set_store(data, "/bad.pem", is_incremental=is_incremental) == InvalidRequestError.code
+    assert STORE not in data.broker.config.listener_texts()
+    assert set_store(data, "/good.pem", is_incremental=is_incremental) == 0
+    assert data.broker.config.listener_texts()[STORE] == "/good.pem"
+    assert set_store(data, None, is_incremental=is_incremental) == 0
+    assert stores.checked == ["/bad.pem", "/good.pem", None], "the store of the configuration file is checked, too"
+
+
+@pytest.mark.parametrize("is_incremental", [True, False])
+def test_stores_are_read_again_after_a_change_not_after_a_validation(data: DataBroker, is_incremental: bool) -> None:
+    stores = Stores()
+    data.broker.configs.stores.watch(stores)
+    assert set_store(data, "/good.pem", is_incremental=is_incremental, validate_only=True) == 0
+    assert stores.reloads == 0
+    for count in (1, 2):
+        assert set_store(data, "/good.pem", is_incremental=is_incremental) == 0
+        assert stores.reloads == count

@@ -44,6 +44,7 @@ from tidelog.protocol.errors import (
     UnacceptableCredentialError,
     UnknownServerError,
     UnknownSubscriptionIdError,
+    UnsupportedCompressionTypeError,
     UnsupportedSaslMechanismError,
     UnsupportedVersionError,
 )
@@ -454,8 +455,10 @@ def subscription(admin: AdminBroker, instance: bytes = ZERO_UUID) -> GetTelemetr
     return drive(admin.broker, request, GetTelemetrySubscriptionsResponse, context=context_of(0, client_id="app-1"))
 
 
-def push(admin: AdminBroker, instance: bytes, subscription_id: int, metrics: bytes = b"m") -> int:
-    request = PushTelemetryRequest(client_instance_id=instance, subscription_id=subscription_id, metrics=metrics)
+def push(admin: AdminBroker, instance: bytes, subscription_id: int, metrics: bytes = b"m", compression: int = 0) -> int:
+    request = PushTelemetryRequest(
+        client_instance_id=instance, subscription_id=subscription_id, metrics=metrics, compression_type=compression
+    )
     return drive(admin.broker, request, PushTelemetryResponse, context=context_of(0, client_id="app-1")).error_code
 
 
@@ -508,6 +511,8 @@ def test_metrics_are_pushed_under_the_present_subscription(tmp_path: Path) -> No
     assert push(admin, ZERO_UUID, given.subscription_id) == InvalidRequestError.code
     too_large = push(admin, given.client_instance_id, given.subscription_id, b"m" * 11)
     assert too_large == TelemetryTooLargeError.code
+    codes = [push(admin, given.client_instance_id, given.subscription_id, compression=one) for one in (4, 5, -1)]
+    assert codes == [0, UnsupportedCompressionTypeError.code, UnsupportedCompressionTypeError.code]
     subscribe(admin, "a", interval_ms="1000")
     stale = push(admin, given.client_instance_id, given.subscription_id)
     assert stale == UnknownSubscriptionIdError.code
