@@ -181,7 +181,7 @@ async def compaction(request: web.Request) -> web.Response:
     broker = request.app[BROKER]
     cleaner_of(broker)  # starts the cleaner if it is not running
     found = await broker.loop.run_in_executor(None, statuses, broker)
-    shown = filter_visible(broker, request, found, lambda status: status.topic_partition.topic)
+    shown = await filter_visible(broker, request, found, lambda status: status.topic_partition.topic)
     text = await broker.loop.run_in_executor(None, lambda: json.dumps([to_json_value(status) for status in shown]))
     return web.json_response(text=text)
 

@@ -12,8 +12,9 @@ together have each matching record once.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.find.indexing import Indexing, indexing_of, is_indexed
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog
 
 WAIT_S = 30.0
-"""Longest time that a search waits for the indexer before it fails with IndexBehindError."""
+"""Longest time that a search waits for the indexer, for all partitions together; then it fails with
+IndexBehindError."""
 SETTLE_S = 5.0
-"""Longest time that a search waits for the first step of an index that has just been enabled."""
+"""Longest time that a search waits for the first steps of indices that have just been enabled."""
 
 
 class IndexBehindError(Exception):
-    """The indexer did not reach the high watermark of a log within WAIT_S."""
+    """The indexer did not reach the high watermarks of all logs within WAIT_S."""
 
 
 class FoundRecord(NamedTuple):
@@ -69,6 +71,8 @@ class FindAnswer:
     indexing: Indexing | None
     next: str | None = None
     index_lag: int = 0
+    clock: Callable[[], float] = monotonic
+    """Monotonic clock in seconds, for the time limits of waits."""
 
     def __iter__(self) -> Iterator[FoundRecord]:
         request = self.request
@@ -87,13 +91,14 @@ class FindAnswer:
     def _wait(self, indexing: Indexing) -> None:
         """Wait until the index covers the logs up to their high watermarks, if the request asks for it; else only for
         the first step of an index that has just been enabled. Adds up ``index_lag``. Raises IndexBehindError."""
+        until_s = self.clock() + (WAIT_S if self.request.wait else SETTLE_S)
         for log in self.logs:
-            partition = log.topic_partition
+            partition, left_s = log.topic_partition, max(0.0, until_s - self.clock())
             if self.request.wait:
-                if not indexing.wait_until_indexed(partition, log.high_watermark, WAIT_S):
+                if not indexing.wait_until_indexed(partition, log.high_watermark, left_s):
                     raise IndexBehindError(f"the index of {partition} is not up to date after {WAIT_S:.0f} s")
             elif indexing.indexer(partition) is None:
-                indexing.wait_until_indexed(partition, log.log_start_offset, SETTLE_S)
+                indexing.wait_until_indexed(partition, log.log_start_offset, left_s)
             indexer = indexing.indexer(partition)
             self.index_lag += indexer.lag if indexer is not None else 0
 

@@ -2,7 +2,7 @@
 
     loop thread   a topic is created or gets other configs or partitions -> its logs are given to the thread once open
     indexer       rounds over those logs, one step for each of them; waits when there is nothing to do
-    supervision   if the thread died, another one is started, which leaves the log at hand alone for RETRY_MS
+    supervision   if the thread died, another one is started. The log that the dead one worked on rests for RETRY_MS
 
 The thread uses a log's files only within the context ``log.files``: a deletion waits until the step is over, and no
 step creates a directory or a file of a log that was deleted.

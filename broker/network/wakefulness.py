@@ -1,4 +1,4 @@
-"""Keeping the loop from sleeping before a client's next request, where that makes answers faster.
+"""Switch that keeps the loop from sleeping before a client's next request, where that makes answers faster.
 
 A client with one request in flight sends the next one as soon as it has its answer. If the loop sleeps in epoll between
 the two, each request pays for a processor that must be woken first: 20 to 25 µs on a quiet virtual machine, more than
@@ -6,8 +6,8 @@ the request takes. So once a connection has sent QUICK_REQUESTS requests, each w
 one before it, the loop may turn without sleeping until the window has passed; other connections, timers and threads
 get their turns as ever (the interpreter lock is free while the loop polls).
 
-If other processes want the processors there is nothing to gain, because a busy processor need not be woken. There is
-much to lose: a loop that never sleeps uses up its time slice, and then the loop or the client waits milliseconds for
+If other processes need the CPU, there is nothing to gain, because a busy processor need not be woken. There is much
+to lose: a loop that never sleeps uses up its time slice, and then the loop or the client waits milliseconds for
 the next slice. So trials compare the gaps from request to request::
 
     asleep for SAMPLE gaps -> awake for SAMPLE gaps -> the better of both for DECISION_MS -> the next trial
