@@ -308,6 +308,7 @@ def data(tmp_path: Path) -> Iterator[DataBroker]:
 def set_store(data: DataBroker, text: str | None, *, is_incremental: bool, validate_only: bool = False) -> int:
     """Set or remove the location of a keystore; return the error code."""
     request: Any
+    handled: Any
     if is_incremental:
         operation = Operation.DELETE if text is None else Operation.SET
         config = incremental.AlterableConfig(name=STORE, config_operation=operation, value=text)
