@@ -15,8 +15,16 @@ import pytest
 
 from tidelog.admin_interface import AdminInterface, login_headers
 from tidelog.broker.security.sasl.client.bearer import exchange_bearer
-from tidelog.client import ClientError
-from tidelog.client.sasl.bearer import HANDLER_KEY, ID_KEY, SCOPE_KEY, SECRET_KEY, URL_KEY, BearerCredentials
+from tidelog.client import ClientError, SettingsError
+from tidelog.client.sasl.bearer import (
+    ENCODING_KEY,
+    HANDLER_KEY,
+    ID_KEY,
+    SCOPE_KEY,
+    SECRET_KEY,
+    URL_KEY,
+    BearerCredentials,
+)
 from tidelog.client.sasl.credentials import JAAS_KEY, MECHANISM_KEY, read_credentials
 from tidelog.client.security import Security
 
@@ -74,11 +82,20 @@ def read(**properties: str) -> BearerCredentials:
     return found
 
 
-def test_an_issuer_is_asked_by_the_clients_own_secret(issuer: Issuer) -> None:
-    credentials = read(**CLIENT, **{URL_KEY: issuer.url, SCOPE_KEY: "kafka all"})
+@pytest.mark.parametrize(
+    ("given", "login"),
+    [({}, "ann:se cret/+"), ({ENCODING_KEY: "false"}, "ann:se cret/+"), ({ENCODING_KEY: "true"}, "ann:se+cret%2F%2B")],
+)
+def test_an_issuer_is_asked_by_the_clients_own_secret(issuer: Issuer, given: dict[str, str], login: str) -> None:
+    credentials = read(**{**CLIENT, SECRET_KEY: "se cret/+", URL_KEY: issuer.url, SCOPE_KEY: "kafka all", **given})
     assert credentials.fetch_token() == "a.b-c_d"
-    assert issuer.asked == [("ann:se%20cret", {"grant_type": ["client_credentials"], "scope": ["kafka all"]})]
+    assert issuer.asked == [(login, {"grant_type": ["client_credentials"], "scope": ["kafka all"]})]
     assert "se cret" not in repr(credentials)
+
+
+def test_an_unknown_way_to_encode_a_login_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"header\.urlencode=maybe: expected true or false"):
+        read(**CLIENT, **{URL_KEY: "https://issuer/token", ENCODING_KEY: "maybe"})
 
 
 def test_name_and_secret_may_stand_in_the_jaas_text(issuer: Issuer) -> None:

@@ -6,6 +6,8 @@ sasl.oauthbearer.token.endpoint.url                    a file:/// URL, read at e
 sasl.oauthbearer.client.credentials.client.id          the client's id, for an issuer
 sasl.oauthbearer.client.credentials.client.secret      the client's secret, for an issuer
 sasl.oauthbearer.scope                                 the scope to request, for an issuer; optional
+sasl.oauthbearer.header.urlencode                      true: id and secret are encoded for a URL in the Authorization
+                                                       header, as RFC 6749 wants it; Kafka's default is false
 sasl.login.callback.handler.class                      optional: only Kafka's OAuthBearerLoginCallbackHandler
 sasl.jaas.config                                       Kafka's OAuthBearerLoginModule: clientId, clientSecret and scope
                                                        are used if the keys above are missing;
@@ -34,9 +36,10 @@ URL_KEY = "sasl.oauthbearer.token.endpoint.url"
 ID_KEY = "sasl.oauthbearer.client.credentials.client.id"
 SECRET_KEY = "sasl.oauthbearer.client.credentials.client.secret"
 SCOPE_KEY = "sasl.oauthbearer.scope"
+ENCODING_KEY = "sasl.oauthbearer.header.urlencode"
 HANDLER_KEY = "sasl.login.callback.handler.class"
 HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
-KEYS = frozenset({URL_KEY, ID_KEY, SECRET_KEY, SCOPE_KEY, HANDLER_KEY})
+KEYS = frozenset({URL_KEY, ID_KEY, SECRET_KEY, SCOPE_KEY, ENCODING_KEY, HANDLER_KEY})
 """Keys of this mechanism alone; ``credentials`` adds those that all mechanisms share."""
 MAX_BYTES = 64 * 1024
 """Bytes that are read of a file or response; a longer one is not read to its end."""
@@ -52,6 +55,8 @@ class BearerCredentials:
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
     scope: str = ""
+    encodes_login: bool = False
+    """True if id and secret are encoded for a URL in the Authorization header."""
     authority: str | None = None
     """File of the certificates that are trusted for the issuer; None: the system's certificates."""
     mechanism: str = OAUTHBEARER
@@ -95,12 +100,14 @@ class BearerCredentials:
         return token if isinstance(token, str) else ""
 
     def _request(self) -> Request:
-        from urllib.parse import quote, urlencode
+        from urllib.parse import quote_plus, urlencode
         from urllib.request import Request
 
         fields = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
-        login = base64.b64encode(f"{quote(self.client_id)}:{quote(self.client_secret)}".encode()).decode()
-        return Request(self.url, urlencode(fields).encode(), {"Authorization": f"Basic {login}"})
+        words = (self.client_id, self.client_secret)
+        login = ":".join(map(quote_plus, words) if self.encodes_login else words)
+        header = f"Basic {base64.b64encode(login.encode()).decode()}"
+        return Request(self.url, urlencode(fields).encode(), {"Authorization": header})
 
     def context(self) -> ssl.SSLContext:
         """Build the TLS context for the issuer. Raises ClientError, OSError."""
@@ -132,6 +139,7 @@ def read_bearer_credentials(properties: Mapping[str, str], options: Mapping[str,
         properties.get(ID_KEY) or options.get("clientId", ""),
         properties.get(SECRET_KEY) or options.get("clientSecret", ""),
         properties.get(SCOPE_KEY) or options.get("scope", ""),
+        read_switch(properties, ENCODING_KEY),
         options.get("ssl.truststore.location"),
     )
     if found.url.startswith("file:///"):
@@ -141,6 +149,14 @@ def read_bearer_credentials(properties: Mapping[str, str], options: Mapping[str,
     if not found.client_id or not found.client_secret:
         raise SettingsError(f"no client id or no secret for {found.url}: expected {ID_KEY} and {SECRET_KEY}")
     return found
+
+
+def read_switch(properties: Mapping[str, str], key: str) -> bool:
+    """Read a key that is true or false; false if it is missing. Raises SettingsError."""
+    text = properties.get(key, "false").strip().lower()
+    if text not in ("true", "false"):
+        raise SettingsError(f"{key}={text}: expected true or false")
+    return text == "true"
 
 
 def is_safe(url: str) -> bool:
