@@ -30,6 +30,15 @@ def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Non
         print(_line(line, widths, numeric))
 
 
+def visible_text(text: str) -> str:
+    """Return a text in which control characters are escaped: clients choose names of groups and ids of their own."""
+    if text.isprintable():
+        return text
+    from tidelog.broker.security.log_lines import escape
+
+    return escape(text)
+
+
 def number_text(value: float) -> str:
     """Format a number with all its digits, a whole number without a point."""
     return f"{value:.0f}" if float(value).is_integer() else str(value)
@@ -49,8 +58,8 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value)) or "-"
-    return str(value)
+        return visible_text(",".join(map(str, value))) or "-"
+    return visible_text(str(value))
 
 
 def _is_number(text: str) -> bool:

@@ -11,7 +11,7 @@ import click
 from tidelog.commands.frame.commands import Group as CommandGroup
 from tidelog.commands.frame.completing import complete_groups
 from tidelog.commands.frame.options import ClientSettings, Moment, client_options, each_of, json_option
-from tidelog.commands.frame.output import print_json, print_rows
+from tidelog.commands.frame.output import print_json, print_rows, visible_text
 
 if TYPE_CHECKING:
     from tidelog.client.admin.groups import Group
@@ -99,7 +99,7 @@ def as_object(group: Group) -> dict[str, Any]:
 def print_group(group: Group) -> None:
     """Print a group for people."""
     assignor = f", {group.assignor}" if group.assignor else ""
-    print(f"group: {group.group} ({group.type}{assignor})")
+    print(visible_text(f"group: {group.group} ({group.type}{assignor})"))
     print(f"state: {group.state}, {len(group.members)} members")
     print(f"lag: {group.lag_text}")
     if group.partitions:

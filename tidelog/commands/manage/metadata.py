@@ -12,7 +12,7 @@ import click
 from tidelog.client import ClientError, parse_bootstrap
 from tidelog.commands.frame.commands import Group
 from tidelog.commands.frame.options import Seconds, json_option
-from tidelog.commands.frame.output import number_text, print_json
+from tidelog.commands.frame.output import number_text, print_json, visible_text
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.metadata_image import MetadataImage
@@ -118,7 +118,7 @@ def text_lines(description: dict[str, Any]) -> Iterator[str]:
 def _section(title: str, lines: list[str]) -> Iterator[str]:
     if lines:
         yield f"{title}:"
-        yield from (f"  {line}" for line in lines)
+        yield from (f"  {visible_text(line)}" for line in lines)
 
 
 def _time_text(timestamp_ms: int) -> str:

@@ -16,7 +16,7 @@ import click
 from tidelog.commands.frame.commands import Command
 from tidelog.commands.frame.exit_codes import EXIT_FAILED
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option
-from tidelog.commands.frame.output import print_json, print_rows
+from tidelog.commands.frame.output import print_json, print_rows, visible_text
 
 if TYPE_CHECKING:
     from tidelog.client.admin.groups import Group, ListedGroup
@@ -173,7 +173,7 @@ def show(status: dict[str, Any]) -> None:
         print_rows(["group", "state", "members", "lag"], rows)
     print_rows(["broker", "directory", "partitions", "size", "free"], status["log_dirs"][:SHOWN_ROWS])
     for problem in status["problems"][:SHOWN_ROWS]:
-        print(problem)
+        print(visible_text(problem))
 
 
 def shorten(names: Sequence[str]) -> str:

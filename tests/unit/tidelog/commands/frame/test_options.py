@@ -1,4 +1,4 @@
-"""Values of options: texts of files, passwords, pairs; numbers in the output."""
+"""Values of options: texts of files, passwords, pairs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from tidelog.cli import main
 from tidelog.commands.frame.options import key_value_pairs, key_values
-from tidelog.commands.frame.output import number_text
 
 
 @pytest.mark.parametrize(
@@ -40,10 +39,3 @@ def test_a_key_may_have_several_values() -> None:
     texts = ["a=1", "b=", "a=2"]
     assert key_value_pairs(texts, "--header") == [("a", "1"), ("b", ""), ("a", "2")]
     assert key_values(texts, "--config") == {"a": "2", "b": ""}
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(1048576.0, "1048576"), (50.5, "50.5"), (0.1, "0.1"), (2.0**62, str(2**62)), (7, "7")]
-)
-def test_numbers_have_all_their_digits(number: float, text: str) -> None:
-    assert number_text(number) == text
