@@ -395,13 +395,14 @@ def list_fresh(request: AcquireRequest, first: int, last: int, left: int) -> lis
     """List runs of offsets from ``first`` on that no member has acquired yet: whole batches, joined until a run has
     ``batch_size`` records."""
     last = min(last, cut_at(request, first, left))
-    if request.strict or last - first + 1 <= request.batch_size:
+    batch_size = max(1, request.batch_size)
+    if request.strict or last - first + 1 <= batch_size:
         return [(first, last)]
     found = []
     for batch in request.batches:
         if batch.base_offset > last:
             break
-        if batch.base_offset - first >= request.batch_size:
+        if batch.base_offset - first >= batch_size:
             found.append((first, batch.base_offset - 1))
             first = batch.base_offset
     found.append((first, last))

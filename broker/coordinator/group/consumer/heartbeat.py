@@ -136,7 +136,7 @@ class ConsumerHeartbeats:
                 raise error
             group = self._groups[draft.group.group_id]
             group.metadata_version = version
-            if draft.replaced is not None:
+            if draft.replaced not in (None, draft.member_id):
                 self.clocks.cancel(group.group_id, draft.replaced)
             if draft.upgraded is not None:
                 self.migration.finish_upgrade(draft.upgraded)

@@ -87,6 +87,12 @@ def test_acquired_runs_are_cut_at_the_batch_size() -> None:
     ]
 
 
+@pytest.mark.parametrize("batch_size", [-1, 0, 1])
+def test_no_run_is_empty_whatever_the_batch_size(batch_size: int) -> None:
+    runs = acquire(SharePartition(0), end=20, batch_size=batch_size)
+    assert runs == [AcquiredRun(0, 9, 1), AcquiredRun(10, 19, 1)]
+
+
 def test_a_batch_that_begins_before_the_start_offset_is_acquired_from_there() -> None:
     assert acquire(SharePartition(5), end=10) == [AcquiredRun(5, 9, 1)]
 

@@ -332,6 +332,19 @@ def test_a_static_member_takes_its_place_again() -> None:
         beat(world, "a1", epoch)
 
 
+def test_a_static_member_that_returns_under_its_own_id_still_times_out() -> None:
+    """Kafka's consumer does so when it unsubscribes and subscribes again."""
+    world = GroupWorld()
+    join(world, "a1", instance_id="a")
+    join(world, "b")
+    beat(world, "a1", -2, instance_id="a")
+    join(world, "a1", instance_id="a")
+    for _ in range(4):
+        world.advance(20_000)
+        beat(world, "b", group_of(world).members["b"].current.epoch)
+    assert set(group_of(world).members) == {"b"}
+
+
 def test_an_instance_id_is_free_after_its_member_has_taken_another() -> None:
     world = GroupWorld()
     epoch = join(world, "a1", instance_id="a").member_epoch
