@@ -168,7 +168,7 @@ class LaboratoryServer:
         states[number] = state._replace(leader=leader, leader_epoch=state.leader_epoch + 1)
         moved = image._replace(partitions=tuple(states))
         broker.metadata.put(moved)
-        broker.replica_manager.take_roles(moved)
+        broker.replica_manager.take_roles(moved, [number])
 
     async def _stop_broker(self) -> None:
         self.faults.clear()

@@ -29,6 +29,7 @@ from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image import TopicImage, topic_image
 from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage
+from tidelog.broker.replica.replica_manager import ReplicaManager
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import KafkaStorageError
 
@@ -130,19 +131,8 @@ class MetadataPublisher:
             make = replicas.make_logs(shown, sorted(new), is_coming=True)
             await self._run_in_thread(make, f"cannot create the logs of {shown.name}")
         self._broker.metadata.put(shown)
-        await self._make_partitions(shown, new)
-        replicas.take_roles(shown)
+        await take_roles(replicas, shown)
         self._replication.take_topic(shown)
-
-    async def _make_partitions(self, topic: TopicImage, new: Iterable[int]) -> None:
-        """Create the partitions of new replicas, some in each turn: 10,000 in one turn of ``take_roles`` take 0.1 s of
-        CPU.
-        """
-        replicated = [index for index in sorted(new) if len(topic.partitions[index].replicas) > 1]
-        for number, index in enumerate(replicated, 1):
-            self._broker.replica_manager.partition_by_id(topic.topic_id, index)
-            if not number % PARTITIONS_PER_TURN:
-                await asyncio.sleep(0)
 
     async def _end_change(self, change: TopicChange) -> None:
         """Remove logs that are not replicas of this broker any more, and notify the parts that wait for the topic."""
@@ -213,6 +203,14 @@ def replicas_of(topic: TopicImage, node_id: int) -> set[int]:
     return {index for index, state in enumerate(topic.partitions) if node_id in state.replicas}
 
 
+async def take_roles(replicas: ReplicaManager, topic: TopicImage) -> None:
+    """Take this broker's roles in a topic, some in each turn: an election of 10,000 partitions takes 0.13 s of CPU."""
+    for first in range(0, topic.partition_count, PARTITIONS_PER_TURN):
+        if first:
+            await asyncio.sleep(0)
+        replicas.take_roles(topic, range(first, min(first + PARTITIONS_PER_TURN, topic.partition_count)))
+
+
 async def make_own_logs(broker: Broker, image: MetadataImage, replication: Replication) -> list[TopicPartition]:
     """Open or create the logs of this broker's replicas in the image, and take their roles; return the empty ones.
     Raises KafkaStorageError.
@@ -223,7 +221,7 @@ async def make_own_logs(broker: Broker, image: MetadataImage, replication: Repli
     empty = broker.replica_manager.empty_logs()
     turns = Turns()
     for shown, _ in own:
-        broker.replica_manager.take_roles(shown)
+        await take_roles(broker.replica_manager, shown)
         replication.take_topic(shown)
         await turns.end(shown)
     await replication.share_out()

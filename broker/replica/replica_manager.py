@@ -259,14 +259,16 @@ class ReplicaManager:
         """Return the partitions whose open logs end at offset 0."""
         return [log.topic_partition for log in self._log_manager.open_logs() if log.log_end_offset == 0]
 
-    def take_roles(self, image: TopicImage) -> None:
-        """Pass the states in a new image to the topic's partitions, and try fetches that are parked on them again.
-        Partitions with several replicas have a role from then on."""
-        for index, partition in self._partitions.get(image.topic_id, {}).items():
-            partition.take_over(image.partitions[index])
-            self._purgatory.touch(partition)
-        for index, state in enumerate(image.partitions):
-            if len(state.replicas) > 1 and self._node_id in state.replicas:
+    def take_roles(self, image: TopicImage, indexes: Iterable[int]) -> None:
+        """Pass the states in a new image to these partitions of the topic, and try fetches that are parked on them
+        again. Partitions with several replicas have a role from then on."""
+        known = self._partitions.get(image.topic_id, {})
+        for index in indexes:
+            partition, state = known.get(index), image.partitions[index]
+            if partition is not None:
+                partition.take_over(state)
+                self._purgatory.touch(partition)
+            elif len(state.replicas) > 1 and self._node_id in state.replicas:
                 self.partition_by_id(image.topic_id, index)
 
     def remove_replicas(self, image: TopicImage, indexes: Iterable[int]) -> Callable[[], None]:

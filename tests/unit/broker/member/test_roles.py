@@ -225,7 +225,7 @@ def test_metrics_are_kafkas_and_outlive_leadership(node: ReplicatedBroker) -> No
 def test_a_topic_of_an_image_is_led_when_it_is_shown(node: ReplicatedBroker) -> None:
     image = node.topic._replace(name="u", topic_id=b"u" * 16, partitions=(LED, LED._replace(leader=2)))
     node.broker.metadata.put(image)
-    node.replica_manager.take_roles(image)
+    node.replica_manager.take_roles(image, range(image.partition_count))
     led, followed = (node.replica_manager.partition("u", index) for index in range(2))
     assert led.leading is not None
     assert led.end_offset_for_epoch(5) == (5, 0)

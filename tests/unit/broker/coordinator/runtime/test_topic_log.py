@@ -69,7 +69,7 @@ def test_a_marker_for_the_groups_of_another_broker_is_refused_as_for_any_partiti
         name="__consumer_offsets", topic_id=b"g" * 16, partitions=(LED._replace(leader=2),), is_internal=True
     )
     node.broker.metadata.put(image)
-    node.replica_manager.take_roles(image)
+    node.replica_manager.take_roles(image, range(image.partition_count))
     topics = [WritableTxnMarkerTopic(name="__consumer_offsets", partition_indexes=[0])]
     marker = WritableTxnMarker(producer_id=7, transaction_result=True, topics=topics)
     answer = node.begin(WriteTxnMarkersRequest(markers=[marker]), 1).result()
