@@ -1,4 +1,5 @@
-"""Topics that a member asks the active controller to create: those that clients name, and the internal ones.
+"""Topics that a member asks the active controller to create: those that clients name, those of streams groups, and the
+internal ones.
 
 A member creates no topic itself. Clients get UNKNOWN_TOPIC_OR_PARTITION or COORDINATOR_NOT_AVAILABLE and ask again; by
 then the image has the topic. This broker has checked the client's permission, as the controllers see the broker's own
@@ -61,12 +62,14 @@ class TopicCreation:
         self._under_way: set[str] = set()
 
     def ensure(self, name: str, created: AuditCreation | None = None) -> None:
-        """Ask for an internal topic, unless it is asked for already. Raises InvalidRequestError for another name."""
+        """Ask for an internal topic, as ``create`` does. Raises InvalidRequestError for another name."""
         partitions, replicas, configs = internal_topic_settings(self._config, name)
         self.create(NewTopic(name, partitions, replicas, configs), created)
 
     def create(self, new: NewTopic, created: AuditCreation | None = None) -> None:
-        """Ask for a topic, unless it is asked for already; ``created`` is called when the controller has created it."""
+        """Ask for a topic, unless it is asked for already or MAX_UNDER_WAY topics wait. ``created`` is called when the
+        controller has created it.
+        """
         if new.name in self._under_way or len(self._under_way) >= MAX_UNDER_WAY:
             return
         self._under_way.add(new.name)

@@ -26,8 +26,8 @@ MIGRATING_DIRECTORY = bytes(16)
 UNASSIGNED_DIRECTORY = (1).to_bytes(16, "big")
 """Directory of a replica whose broker has not reported the directory yet (DirectoryId.UNASSIGNED)."""
 LOST_DIRECTORY = (2).to_bytes(16, "big")
-"""Directory of a replica on a failed disk, whose broker has other directories (DirectoryId.LOST). The controller does
-not elect such a replica.
+"""Directory of a replica that its broker cannot serve, because its log or its disk failed (DirectoryId.LOST). The
+controller does not elect such a replica.
 """
 LAST_RESERVED_DIRECTORY = (99).to_bytes(16, "big")
 """Largest reserved id: no log directory has this one or a smaller one."""

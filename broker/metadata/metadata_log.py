@@ -48,11 +48,11 @@ from tidelog.protocol.metadata_records.control_records import (
     QuorumVoter,
     build_control_batch,
 )
+from tidelog.protocol.types import METADATA_TOPIC_ID
 
 logger = logging.getLogger(__name__)
 
 METADATA_PARTITION = TopicPartition("__cluster_metadata", 0)
-METADATA_TOPIC_ID = bytes(15) + b"\x01"
 MAX_RECORD_BYTES = 8 * 1024 * 1024
 """Largest batch in bytes, as in Kafka."""
 _UNFINISHED_SUFFIX = ".part"
