@@ -44,7 +44,8 @@ def _parse(text: str, now_ms: int | None) -> int:
         if of_day:
             hour, minute, second = (int(part or 0) for part in of_day.groups())
             today = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone()
-            return to_ms(today.replace(hour=hour, minute=minute, second=second, microsecond=0))
+            # Without the offset of now: on a day on which summer time begins or ends, the hour may have another one.
+            return to_ms(today.replace(hour=hour, minute=minute, second=second, microsecond=0, tzinfo=None))
     return to_ms(datetime.fromisoformat(text))
 
 

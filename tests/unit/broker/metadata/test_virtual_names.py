@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tidelog.broker.metadata.image import MAX_VIRTUAL_TOPICS, MetadataCache, TopicImage, single_replica_states
@@ -103,3 +105,13 @@ def test_times_may_be_relative_where_there_is_a_now() -> None:
     for wrong in ("soon", "25:00", "²²²²²²²²²", "9" * 20, "9" * 12 + "d"):
         with pytest.raises(ValueError, match=f"^'{wrong}' is not a time: .* ago$"):
             parse_time(wrong, now)
+
+
+def test_a_time_of_today_has_the_offset_of_its_own_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+        time.tzset()
+        now = parse_time("2026-03-29T10:00+02:00")  # summer time began at 2 o'clock
+        assert parse_time("01:00", now) == parse_time("2026-03-29T01:00+01:00")
+        assert parse_time("09:00", now) == parse_time("2026-03-29T09:00+02:00")
+    time.tzset()
