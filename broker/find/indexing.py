@@ -249,8 +249,8 @@ class Indexing:
         elif indexer.config is not config:
             indexer.configure(config)
         if partition in self._damaged:
-            self._damaged.discard(partition)
             indexer.rebuild()
+            self._damaged.discard(partition)  # only now: if the rebuild fails, the next round tries it again
         worked = self._step(indexer)
         if now - self._upkeep_ms[partition] >= UPKEEP_MS:
             self._upkeep_ms[partition] = now

@@ -13,7 +13,7 @@ read_committed, records of aborted transactions are left out here, because the c
 about them match no query. A call returns about ``max_bytes`` at most (but at least one batch) and reads at most
 WORK_BYTES.
 
-It blocks on the disk, so call it in worker threads.
+A read blocks on the disk: call it in worker threads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidelog.log.fetch import FetchIsolation
 from tidelog.log.find.engine import engine
 from tidelog.log.find.engine.reference import MatchQuery
 from tidelog.log.find.hashing import key_hash, key_seed, tag_hash
-from tidelog.log.find.lookup import MIN_TIME, Query, is_aborted, records_of
+from tidelog.log.find.lookup import Query, is_aborted, records_of
 from tidelog.protocol.errors import KafkaStorageError, OffsetOutOfRangeError
 from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.message_set import LegacyRecordBatch
@@ -49,6 +49,7 @@ from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
     from tidelog.log.find.indexer import LogIndexer
+    from tidelog.log.find.key_index import KeyIndex
     from tidelog.log.index.transaction_index import AbortedTxn
     from tidelog.log.unified_log import UnifiedLog
 
@@ -89,7 +90,7 @@ class KeyCandidates:
     """The offsets of records that may have a key, ascending. They are kept between calls, so that the key's chain
     (``tidelog.log.find.index_file``) is walked once, and later only its new entries."""
 
-    __slots__ = ("_are_too_many", "_covered", "_hash", "_offsets", "_query")
+    __slots__ = ("_are_too_many", "_covered", "_hash", "_offsets", "_query", "_source")
 
     def __init__(self, topic: str, query: Query) -> None:
         assert query.key is not None
@@ -98,6 +99,7 @@ class KeyCandidates:
         self._offsets = array("q")
         self._covered = 0
         self._are_too_many = False
+        self._source: tuple[KeyIndex, int] | None = None  # the index with the offsets, and its number of restarts
 
     @property
     def held_bytes(self) -> int:
@@ -109,11 +111,13 @@ class KeyCandidates:
         IndexDamagedError.
         """
         keys = indexer.keys
-        if keys is None or self._are_too_many:
+        if keys is None:
             return iter(()), start
-        end = keys.next_offset
-        if end < self._covered:  # the index was rebuilt
-            self._offsets, self._covered = array("q"), 0
+        source, end = (keys, keys.restarts), keys.next_offset
+        if source != self._source:
+            self._offsets, self._covered, self._are_too_many, self._source = array("q"), 0, False, source
+        if self._are_too_many:
+            return iter(()), start
         if end > self._covered:
             found = keys.select(self._hash, self._query.begin, self._query.end, self._covered)
             room = MAX_KEY_CANDIDATES - len(self._offsets)
@@ -155,8 +159,8 @@ class MatchReader:
                 return iter(()), start
             end = tags.next_offset
             return tags.select(tag_hash(self._query.tag), start, min(end, reading.upper)), end
-        if self._query.begin > MIN_TIME:  # no record matches before the first one of that time
-            found = self._log.fetch_offset_by_timestamp(max(self._query.begin, 0))
+        if self._query.begin > 0:  # no record matches before the first one of that time
+            found = self._log.fetch_offset_by_timestamp(self._query.begin)
             return iter(()), reading.upper if found is None else found.offset
         return iter(()), start
 
@@ -192,7 +196,7 @@ class _ReadState:
             if not self._read_some(min(read_bytes, self._work)):
                 break
             if self._slice is not None:
-                return Matching(self._slice, self._position, False)
+                return Matching(self._slice, self._covered, False)
         return self._finish()
 
     def _next_start(self) -> int:
@@ -230,6 +234,7 @@ class _ReadState:
         lost = list(aborted) if isinstance(aborted, list) else []
         for batch in iter_batches(stored):
             if batch.base_offset >= self._reading.upper:
+                self._position = max(self._position, self._reading.upper)
                 break
             piece = self._select_part(batch, lost)
             end = batch.position + batch.size_in_bytes

@@ -9,29 +9,33 @@ changes nothing that the append path reads, so an acknowledgement never waits fo
 offset: one that was switched on later, or has to be rebuilt, catches up alone from the log start offset.
 
 Invariants: all records below an index's ``next_offset`` are in it. ``next_offset`` moves by whole batches and never
-above the high watermark, so no record that could still be truncated is indexed. A batch that cannot be read is skipped
-with one log line: no reader gets its records either.
+above the high watermark. A batch that cannot be read is skipped with one log line: no reader gets its records either.
+After an impossible header the next batch that can be found by its offset is the next one in the offset index.
 
-If an index reaches beyond the log end that was found when the log was opened, a power loss took records that it has
-entries for. Other records may get their offsets, so the index is rebuilt. A damaged index is reported and rebuilt. If
-the disk is full, the step raises and the caller tries again later.
+A log may lose records that an index has entries for: in a power loss before it was opened, or by a truncation, which an
+unclean leader election can make below the high watermark. Other records may get their offsets, so the index is rebuilt
+(``UnifiedLog.index_bound``). A damaged index is reported and rebuilt. If the disk is full, the step raises and the
+caller tries again later.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.find.engine import engine
 from tidelog.log.find.engine.reference import RowSettings, WalkStop, append_batch
 from tidelog.log.find.hashing import key_seed
 from tidelog.log.find.index_file import IndexDamagedError
+from tidelog.log.find.key_index import DIRECTORY as KEYS_DIRECTORY
 from tidelog.log.find.key_index import IndexSizes, KeyIndex
 from tidelog.log.find.rows import Rows
+from tidelog.log.find.tag_index import DIRECTORY as TAGS_DIRECTORY
 from tidelog.log.find.tag_index import TagIndex
-from tidelog.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRangeError
+from tidelog.log.unified_log import UNBOUND
+from tidelog.protocol.errors import CorruptMessageError, KafkaError, KafkaStorageError, OffsetOutOfRangeError
 from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.transferable import TransferableRecords
 
@@ -47,6 +51,8 @@ STEP_BYTES = 4 * 1024 * 1024
 CHECKPOINT_BYTES = 1024 * 1024 * 1024
 """Indexed bytes after which a checkpoint is due, so that a crash costs only seconds of work. It is not due more often,
 because it syncs files, and appends to the log may have to wait while the file system commits them."""
+
+Index = TypeVar("Index", KeyIndex, TagIndex)
 
 
 class LogIndexer:
@@ -71,41 +77,54 @@ class LogIndexer:
     # ---- topic configuration
 
     def configure(self, config: LogConfig | None = None) -> None:
-        """Open, remove or change indices as the topic's configuration says. Raises KafkaStorageError."""
+        """Open, remove or change indices as the topic's configuration says. Raises KafkaStorageError; ``config`` is
+        unchanged then, and the caller tries again later.
+        """
         config = self.log.config if config is None else config
-        self.config = config
         sizes = IndexSizes(config.index_slots, config.index_entries, config.index_tag_entries)
-        file_system = self.log.environment.file_system
-        if config.index_keys and self.keys is None:
-            index = KeyIndex(file_system, self.log.directory, sizes)
-            self._open(index)
-            self.keys = index
-        elif not config.index_keys and self.keys is not None:
-            keys, self.keys = self.keys, None
-            file_system.remove_directory(keys.directory)
-        if config.index_tag_header != self._header:
-            tags, self.tags, self._header = self.tags, None, config.index_tag_header
-            if tags is not None and self._header is None:
-                file_system.remove_directory(tags.directory)
-            if self._header is not None:
-                tags = TagIndex(file_system, self.log.directory, sizes, self._header)
-                self._open(tags)
-                self.tags = tags
+        file_system, directory = self.log.environment.file_system, self.log.directory
+        if not config.index_keys:
+            self.keys = None
+            file_system.remove_directory(os.path.join(directory, KEYS_DIRECTORY))
+        elif self.keys is None:
+            self.keys = self._open(KeyIndex(file_system, directory, sizes))
+        if config.index_tag_header is None:
+            self.tags = self._header = None
+            file_system.remove_directory(os.path.join(directory, TAGS_DIRECTORY))
+        elif config.index_tag_header != self._header:
+            self.tags = self._header = None
+            self.tags = self._open(TagIndex(file_system, directory, sizes, config.index_tag_header))
+            self._header = config.index_tag_header
+        self._restart_after_cut()
+        self.config = config
 
-    def _open(self, index: KeyIndex | TagIndex) -> None:
+    def _open(self, index: Index) -> Index:
         try:
             offset = index.open()
         except IndexDamagedError as error:
             logger.warning("%s: %s; rebuilding the index", self.log.topic_partition, error)
             self.rebuilds += 1
             offset = -1
-        if offset > self.log.index_bound:
-            logger.warning(
-                "%s: the log has lost records that its index has; rebuilding the index", self.log.topic_partition
-            )
-            self.rebuilds += 1
-        if offset < 0 or offset > self.log.index_bound:
+        if offset < 0:
             index.restart_at(self.log.log_start_offset)
+        return index
+
+    def _restart_after_cut(self) -> None:
+        """Rebuild the indices that have entries for records which the log has lost. Raises KafkaStorageError."""
+        log = self.log
+        bound = log.index_bound
+        if bound == UNBOUND:
+            return
+        for index in (self.keys, self.tags):
+            if index is not None and index.next_offset > bound:
+                logger.warning(
+                    "%s: the log has lost records that its index has; rebuilding the index", log.topic_partition
+                )
+                self.rebuilds += 1
+                index.restart_at(log.log_start_offset)
+        with log.lock:
+            if log.index_bound == bound:  # else the log was truncated meanwhile
+                log.index_bound = UNBOUND
 
     # ---- progress
 
@@ -123,12 +142,13 @@ class LogIndexer:
     def step(self, max_bytes: int = STEP_BYTES) -> int:
         """Index up to ``max_bytes`` more of the log, but at least one batch.
 
-        Returns the number of bytes read, 1 if it only passed over removed records, and 0 if there is nothing to do.
+        Returns the number of bytes read, 1 if it only passed over removed or unreadable records, and 0 if there is
+        nothing to do.
         Raises KafkaStorageError; the next step goes on where each index ends.
         """
         log = self.log
-        start = self.next_offset
-        watermark = log.high_watermark
+        self._restart_after_cut()
+        start, watermark = self.next_offset, log.high_watermark
         if start < log.log_start_offset:
             self._move_to(log.log_start_offset)
             start = log.log_start_offset
@@ -137,6 +157,9 @@ class LogIndexer:
         try:
             found = log.read(start, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True)
         except OffsetOutOfRangeError:  # retention moved the log start offset: the next step begins there
+            return 1
+        except CorruptMessageError:
+            self._pass_over_damage(start, watermark)
             return 1
         if not isinstance(found.records, TransferableRecords):
             self._move_to(watermark)  # the cleaner has removed the records below it
@@ -181,9 +204,13 @@ class LogIndexer:
     def _walk_odd(self, chunk: memoryview, at: int, position: int, settings: RowSettings) -> tuple[int, int]:
         """Add the rows of the batch at ``at``, which ``walk_chunk`` cannot read: a compressed one, for example.
 
-        Returns the batch's size and the offset after it; the size is 0 if the chunk ends within the batch.
+        Returns the batch's size and the offset after it; the size is 0 if the chunk ends within the batch, or if its
+        header is impossible.
         """
-        batch = next(iter_batches(chunk, at), None)
+        try:
+            batch = next(iter_batches(chunk, at), None)
+        except CorruptMessageError:
+            batch = None
         if batch is None:
             return 0, -1
         size = batch.size_in_bytes
@@ -197,12 +224,25 @@ class LogIndexer:
         return size, batch.last_offset + 1
 
     def _put(self, next_offset: int) -> None:
-        self.log.index_bound = max(self.log.index_bound, next_offset)
         for index in (self.keys, self.tags):
             if index is None or index.next_offset >= next_offset:
                 continue
             # The step began where the other index ends, so this one may have the first rows already.
             index.put(self._rows, self._rows.first_at(index.next_offset), next_offset)
+
+    def _pass_over_damage(self, offset: int, watermark: int) -> None:
+        """Go on after an impossible batch header that keeps ``offset`` from being found: at the next batch in the
+        segment's offset index, or else at the next segment."""
+        segments = self.log.segments
+        at = segments.floor_index(offset)
+        index = segments[at].offset_index
+        end = index.upper_bound_offset(index.lookup(offset).position + 1)
+        if end is None:
+            end = segments[at + 1].base_offset if at + 1 < len(segments) else watermark
+        end = min(end, watermark)
+        self.skipped_batches += 1
+        logger.warning("%s: offsets %d to %d are not indexed: a header is damaged", self.log.directory, offset, end - 1)
+        self._move_to(end)
 
     def _move_to(self, offset: int) -> None:
         for index in (self.keys, self.tags):
@@ -219,6 +259,7 @@ class LogIndexer:
 
     def checkpoint(self, *, sync: bool = True) -> None:
         """Make progress durable. Raises KafkaStorageError."""
+        self._restart_after_cut()
         self._unsaved_bytes = 0
         for index in (self.keys, self.tags):
             if index is not None:

@@ -48,6 +48,8 @@ class KeyIndex:
         self._begun = 0
         """Number of files begun since the last sync."""
         self.next_offset = -1
+        self.restarts = 0
+        """Number of times that all files were removed. Offsets found before may be those of other records now."""
 
     def open(self) -> int:
         """Open the files as of the last checkpoint; return the next offset to index, -1 if there is no checkpoint.
@@ -79,15 +81,17 @@ class KeyIndex:
     def restart_at(self, offset: int) -> None:
         """Remove all files; the next offset to index is ``offset``. Raises KafkaStorageError."""
         self.files, self._bases, self._begun = (), [], 0
+        self.restarts += 1
+        self.next_offset = offset  # before the directory: if that cannot be removed, records must not count as indexed
         self._file_system.remove_directory(self.directory)
         self._file_system.make_directory(self.directory)
-        self.next_offset = offset
 
     def put(self, rows: Rows, row: int, next_offset: int) -> None:
         """Index the rows from ``row`` on; all records below ``next_offset`` are indexed then. Raises
         KafkaStorageError."""
-        if self.files:  # a former put that failed may have indexed some of the rows
-            row = max(row, rows.first_at(self.files[-1].bounds.end_offset + 1))
+        # A former put that failed may have indexed some of the rows, and have begun a file that is still empty.
+        indexed = max((file.bounds.end_offset for file in self.files[-2:]), default=-1)
+        row = max(row, rows.first_at(indexed + 1))
         while True:
             if not self.files or self.files[-1].is_full:
                 if rows.first_keyed(row, rows.count) < 0:

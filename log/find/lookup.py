@@ -8,9 +8,9 @@ A candidate becomes a result only if the record at its offset still exists and h
 Records below the log start offset, removed by the cleaner, or of another key with the same hash are left out. So no
 result is stale.
 
-It blocks on the disk, so call it in worker threads. It returns records below the high watermark, as a consumer gets
-them. With ``committed`` it returns those below the last stable offset that no aborted transaction wrote, as for
-``isolation.level=read_committed``.
+A look-up blocks on the disk: call it in worker threads. It returns records below the high watermark, as a consumer
+gets them. With ``committed`` these are the records below the last stable offset that no aborted transaction wrote, as
+for ``isolation.level=read_committed``.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def scan_newest(log: UnifiedLog, query: Query, upper: int, *, committed: bool = 
     time."""
     upper = min(upper, log.last_stable_offset) if committed else upper
     lowest = log.log_start_offset
-    if query.begin > MIN_TIME:
-        found = log.fetch_offset_by_timestamp(max(query.begin, 0))
+    if query.begin > 0:  # negative times are special values of this look-up
+        found = log.fetch_offset_by_timestamp(query.begin)
         if found is None:
             return
         lowest = max(lowest, found.offset)

@@ -71,24 +71,29 @@ class TagIndex:
         """Remove all files; the next offset to index is ``offset``. Raises KafkaStorageError."""
         self.files, self._begun = (), 0
         self._checksums = {}
+        self.next_offset = offset  # before the directory: if that cannot be removed, records must not count as indexed
         self._file_system.remove_directory(self.directory)
         self._file_system.make_directory(self.directory)
-        self.next_offset = offset
 
     def put(self, rows: Rows, row: int, next_offset: int) -> None:
         """Index the rows from ``row`` on; all records below ``next_offset`` are indexed then. Raises
         KafkaStorageError."""
         while row < rows.count:
-            if not self.files or rows.offsets[row] >= self.files[-1].end_offset:
-                self._begin_file(rows.offsets[row])
-            row = self.files[-1].put_rows(rows, row)
+            row = self._file_for(rows.offsets[row]).put_rows(rows, row)
         self.next_offset = next_offset
 
-    def _begin_file(self, base_offset: int) -> None:
+    def _file_for(self, offset: int) -> ConsumeQueueFile:
+        """Return the file for a record's entry, after beginning it if it is the next one. Raises KafkaStorageError."""
+        # Mostly that is the newest one, but a former put that failed may have begun files after it.
+        file = next((file for file in reversed(self.files) if file.base_offset <= offset), None)
+        return file if file is not None and offset < file.end_offset else self._begin_file(offset)
+
+    def _begin_file(self, base_offset: int) -> ConsumeQueueFile:
         path = os.path.join(self.directory, self._name(base_offset))
         file = ConsumeQueueFile.create(self._file_system, path, base_offset, self._sizes.tag_entries)
         self.files = (*self.files, file)
         self._begun += 1
+        return file
 
     def select(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
         """Yield the offsets from ``start`` to below ``end`` of records with that tag hash, ascending."""
@@ -116,7 +121,7 @@ class TagIndex:
             checksum = self._checksums.get(file.base_offset)
             if checksum is None:
                 checksum = file.checksum(self.next_offset)
-                if file is not self.files[-1]:
+                if self.next_offset >= file.end_offset:
                     self._checksums[file.base_offset] = checksum  # the file does not change any more
             states.append(QueueState(file.base_offset, file.capacity, checksum))
         path = os.path.join(self.directory, CHECKPOINT_FILE)

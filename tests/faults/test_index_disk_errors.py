@@ -7,6 +7,7 @@ index: by itself, or rebuilt. ``TIDELOG_ALL_DISK_ERRORS`` tries every call, not 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -16,14 +17,24 @@ from typing import Any
 
 import pytest
 
-from tests.support.finding import QUERIES, catch_up, check_answers, fill, indexed_bench, indexer_of, use_reference
-from tests.support.logs import LogBench
+from tests.support.finding import (
+    CONFIG,
+    QUERIES,
+    catch_up,
+    check_answers,
+    fill,
+    indexed_bench,
+    indexer_of,
+    use_reference,
+)
+from tests.support.logs import NOW_MS, LogBench, append
+from tidelog.log.config import LogConfig
 from tidelog.log.find.index_file import IndexDamagedError
 from tidelog.log.find.indexer import LogIndexer
-from tidelog.log.find.lookup import find_newest
+from tidelog.log.find.lookup import Query, find_newest
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
-from tidelog.protocol.record.record_batch import Record
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 CALLS = (
     "open", "rename", "unlink", "scandir", "pread", "preadv", "pwrite", "ftruncate", "posix_fallocate", "fdatasync",
@@ -180,3 +191,83 @@ def test_an_index_whose_sync_failed_is_rebuilt_and_not_synced_again(
     catch_up(trial.indexer)
     trial.indexer.checkpoint()
     check_answers(trial.log, trial.indexer, trial.records)
+
+
+def test_a_batch_over_the_ends_of_files_is_indexed_once_whichever_call_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its put begins several files; the next step repeats it."""
+    use_reference(monkeypatch)
+    disk = Disk(monkeypatch)
+    at = 0
+    while disk.calls >= at:
+        at += 1
+        log = indexed_bench(str(tmp_path / str(at)), **{"index.keys.entries": 4, "index.tag.entries": 4}).open()
+        append(log, build_batch([Record(i, NOW_MS, b"k", b"", (("kind", b"paid"),)) for i in range(10)]))
+        indexer = LogIndexer(log)
+        indexer.configure()
+        disk.arm(at, errno.ENOSPC)
+        with contextlib.suppress(KafkaStorageError):
+            catch_up(indexer)
+        calls = disk.calls
+        disk.arm(0, 0)
+        indexer.checkpoint()
+        catch_up(indexer)
+        indexer.checkpoint()
+        restarted = LogIndexer(log)
+        restarted.configure()
+        assert restarted.rebuilds == 0
+        for query in (Query(key=b"k"), Query(tag=b"paid", tag_header="kind")):
+            for each in (indexer, restarted):
+                assert [record.offset for record in find_newest(log, each, query)] == list(range(9, -1, -1)), at
+        disk.calls = calls
+    assert at > 10
+
+
+@pytest.mark.parametrize("of", ["keys", "tags"])
+def test_an_index_that_could_not_be_opened_or_removed_is_by_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    records = fill(log, random.Random(1), 20)
+    indexer = LogIndexer(log)
+    indexer.configure(LogConfig())
+    wanted = LogConfig(CONFIG)
+    for config, name in ((wanted, "mkdir"), (LogConfig(), "unlink")):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, failing_below(of, getattr(os, name)))
+            with pytest.raises(KafkaStorageError):
+                indexer.configure(config)
+        assert indexer.config is not config, "the indexer's thread tries again"
+        indexer.configure(config)
+        if config is wanted:
+            catch_up(indexer)
+            check_answers(log, indexer, records)
+            indexer.checkpoint()
+    assert not {"keys", "tags"} & set(os.listdir(log.directory))
+
+
+@pytest.mark.parametrize("of", ["keys", "tags"])
+def test_an_index_whose_files_cannot_be_removed_is_complete_after_the_rebuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    records = fill(log, random.Random(1), 50)
+    indexer = indexer_of(log)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", failing_below(of, os.unlink))
+        with pytest.raises(KafkaStorageError):
+            indexer.rebuild()
+    catch_up(indexer)
+    check_answers(log, indexer, records)
+
+
+def failing_below(directory: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the call of the operating system, which fails for a directory and what is in it."""
+
+    def call(path: str, *arguments: Any, **named: Any) -> Any:
+        if f"/{directory}" in os.fspath(path):
+            raise OSError(errno.EACCES, "injected")
+        return real(path, *arguments, **named)
+
+    return call

@@ -28,6 +28,7 @@ from tidelog.protocol.record.record_batch import (
     LOG_OVERHEAD,
     MAGIC_OFFSET,
     MAGIC_V2,
+    MIN_RECORD_BYTES,
     RECORD_BATCH_OVERHEAD,
     Record,
     RecordBatch,
@@ -150,6 +151,8 @@ def walk_chunk(rows: Rows, chunk: memoryview, settings: RowSettings, base_positi
         fields = HEADER.unpack_from(chunk, position)
         if size < RECORD_BATCH_OVERHEAD or chunk[position + MAGIC_OFFSET] != MAGIC_V2 or fields[5] & COMPRESSION_MASK:
             return WalkEnd(WalkStop.ODD, position, next_offset)
+        if fields[12] * MIN_RECORD_BYTES > size - RECORD_BATCH_OVERHEAD:
+            return WalkEnd(WalkStop.ODD, position, next_offset)  # before rows are allocated for so many records
         if fields[12] > rows.capacity - rows.count:
             return WalkEnd(WalkStop.FULL, position, next_offset)
         if not fields[5] & CONTROL_MASK:

@@ -280,6 +280,8 @@ def _walk(
         if batch < _HEADER_BYTES or chunk[position + 16] != 2 or attributes & _COMPRESSION_MASK:
             return _ODD, position, next_offset, count
         records = words.load_be_i32(chunk, position + 57)
+        if records * _MIN_RECORD_BYTES > batch - _HEADER_BYTES:
+            return _ODD, position, next_offset, count
         if records > capacity - count:
             return _FULL, position, next_offset, count
         if not attributes & _CONTROL:
@@ -305,7 +307,7 @@ def _walk_batch(
     has_append_time = words.load_be_u16(chunk, batch + 21) & _APPEND_TIME_MASK
     max_timestamp = words.load_be_i64(chunk, batch + 35)
     at = batch + _HEADER_BYTES
-    if records < 0 or records * _MIN_RECORD_BYTES > limit - at:
+    if records < 0:
         return -1
     while records > 0:
         records -= 1

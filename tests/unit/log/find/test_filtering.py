@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.finding import QUERIES, fill, indexed_bench, indexer_of
-from tests.support.logs import NOW_MS, marker, producer_batch
+from tests.support.finding import QUERIES, catch_up, fill, indexed_bench, indexer_of
+from tests.support.logs import NOW_MS, append, marker, producer_batch
 from tidelog.log.find import filtering
 from tidelog.log.find.filtering import SLICE_BYTES, MatchReader, Reading
 from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import Query
+from tidelog.log.follower.append import append_as_follower
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.record.batches import iter_batches
@@ -127,3 +128,40 @@ def test_a_key_with_too_many_records_is_read_without_the_index(tmp_path: Path, m
         reader = MatchReader(log, Query(key=b"k"))
         matching = reader.read(Reading(0, log.high_watermark, 1 << 20, False), indexer)
         assert (matching.next_offset, reader.held_bytes) == (100, held)
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_a_read_ends_within_offsets_that_compaction_has_removed(tmp_path: Path, has_index: bool) -> None:
+    """The high watermark of the moment lay there when the read was asked for."""
+    log = indexed_bench(str(tmp_path)).open()
+    for first in (0, 15):
+        batch = build_batch([Record(first + i, NOW_MS, b"k", b"") for i in range(5)])
+        append_as_follower(log, memoryview(batch), 0)
+    log.update_high_watermark(log.log_end_offset)
+    reader = MatchReader(log, Query(key=b"k"))
+    matching = reader.read(Reading(5, 10, 1000, False), indexer_of(log) if has_index else None)
+    assert (matching.next_offset, matching.is_gap) == (10, True)
+    assert [r.offset for r in read_all(log, Query(key=b"k"), None)] == [*range(5), *range(15, 20)]
+
+
+def test_records_without_a_time_are_read_from_a_negative_time_on(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    append(log, build_batch([Record(0, -1, b"k", b""), Record(1, NOW_MS, b"k", b"")]))
+    assert [record.offset for record in read_all(log, Query(begin=-5), None)] == [0, 1]
+
+
+def test_a_reader_forgets_what_it_found_in_an_index_that_was_rebuilt(tmp_path: Path) -> None:
+    """A truncation took records, and the index of those in their place is complete before the next read."""
+    log = indexed_bench(str(tmp_path)).open()
+    for key in (b"k", b"k", b"other"):
+        append(log, build_batch([Record(0, NOW_MS, key, b"")]))
+    indexer = indexer_of(log)
+    reader = MatchReader(log, Query(key=b"other"))
+    assert reader.read(Reading(0, 3, 1000, False), indexer).next_offset == 3
+    log.truncate_to(1)
+    for key in (b"other", b"k", b"k"):
+        append(log, build_batch([Record(0, NOW_MS, key, b"")]))
+    catch_up(indexer)
+    matching = reader.read(Reading(0, 4, 1000, False), indexer)
+    assert isinstance(matching.records, bytes)
+    assert [record.offset for batch in iter_batches(matching.records) for record in batch.records()] == [1]

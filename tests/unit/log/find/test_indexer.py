@@ -15,9 +15,12 @@ from tidelog.cleaner.engine.engine import ReferenceEngine
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.log.config import LogConfig
 from tidelog.log.find.consume_queue import ConsumeQueueFile
+from tidelog.log.find.hashing import key_hash, key_seed
 from tidelog.log.find.index_file import IndexFile
 from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import NotIndexedError, Query, find_newest
+from tidelog.log.find.rows import Rows
+from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.record.record_batch import Record, build_batch
 
@@ -102,6 +105,123 @@ def test_another_header_rebuilds_the_tag_index(tmp_path: Path) -> None:
     catch_up(indexer)
     expected = [r.offset for r in reversed(records) if dict(r.headers).get("other") == b"x"]
     assert [r.offset for r in find_newest(log, indexer, Query(tag=b"x", tag_header="other"))] == expected
+
+
+def cut(log: UnifiedLog, records: list[Record], generator: random.Random) -> list[Record]:
+    """Truncate the log in its middle, append others, and return the records that it has then."""
+    log.truncate_to(records[len(records) // 2].offset)
+    kept = [record for record in records if record.offset < log.log_end_offset]
+    return kept + fill(log, generator, 60)
+
+
+def test_records_that_follow_a_truncation_are_found(tmp_path: Path) -> None:
+    """Only an unclean election takes records below the high watermark."""
+    log = indexed_bench(str(tmp_path)).open()
+    generator = random.Random(8)
+    records = fill(log, generator, 60)
+    indexer = indexer_of(log)
+    records = cut(log, records, generator)
+    catch_up(indexer)
+    check_answers(log, indexer, records)
+    assert indexer.rebuilds == 2, "keys and tags"
+    records += fill(log, generator, 10)
+    catch_up(indexer)
+    check_answers(log, indexer, records)
+    assert indexer.rebuilds == 2
+
+
+def test_records_that_follow_a_truncation_during_a_step_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    generator = random.Random(9)
+    before = fill(log, generator, 60)
+    after: list[Record] = []
+    index = LogIndexer._index
+
+    def index_late(indexer: LogIndexer, chunk: memoryview, position: int) -> None:
+        if not after:
+            after.extend(cut(log, before, generator))
+        index(indexer, chunk, position)
+
+    monkeypatch.setattr(LogIndexer, "_index", index_late)
+    indexer = indexer_of(log)
+    assert after
+    check_answers(log, indexer, after)
+
+
+def test_a_checkpoint_after_a_truncation_does_not_outlive_it(tmp_path: Path) -> None:
+    """A kill may come before the next step, when the log has grown beyond what the index has."""
+    log = indexed_bench(str(tmp_path)).open()
+    generator = random.Random(10)
+    records = fill(log, generator, 60)
+    indexer = indexer_of(log)
+    records = cut(log, records, generator)
+    indexer.checkpoint()
+    check_answers(log, indexer_of(log), records)
+
+
+def damage(log: UnifiedLog, offset: int, at: int, content: bytes) -> None:
+    """Overwrite bytes in the header of the batch that holds ``offset``."""
+    segment = log.segments.floor(offset)
+    assert segment is not None
+    found = segment.translate_offset(offset)
+    assert found is not None
+    with open(segment.records.path, "r+b") as file:
+        file.seek(found.position + at)
+        file.write(content)
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["as built", "plain"])
+def test_a_batch_whose_header_claims_a_billion_records_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    if plain:
+        use_reference(monkeypatch)
+    log = indexed_bench(str(tmp_path)).open()
+    for number in range(3):
+        append(log, build_batch([Record(i, NOW_MS, b"k%d" % number, b"") for i in range(4)]))
+    damage(log, 5, 57, bytes((0x3F, 0xFF, 0xFF, 0xFF)))
+    rows = Rows()
+    indexer = LogIndexer(log, rows)
+    indexer.configure()
+    catch_up(indexer)
+    assert indexer.skipped_batches == 1
+    assert rows.capacity == Rows().capacity, "there is no memory for so many rows"
+    assert [r.offset for r in find_newest(log, indexer, Query(key=b"k2"))] == [11, 10, 9, 8]
+
+
+@pytest.mark.parametrize(
+    ("at", "content"),
+    [(8, b"\0\0\0\5"), (8, b"\x7f\0\0\0"), (8, b"\0\0\4\0"), (16, b"\7")],
+    ids=["too short", "too long", "over the next batches", "magic"],
+)
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_an_index_goes_on_after_an_impossible_header(tmp_path: Path, at: int, content: bytes, share: float) -> None:
+    log = indexed_bench(str(tmp_path), **{"index.interval.bytes": 500, "index.tag.header": ""}).open()
+    for _ in range(300):
+        append(log, build_batch([Record(i, NOW_MS, b"k", bytes(50)) for i in range(3)]))
+    bad = int(share * log.log_end_offset)
+    damage(log, bad, at, content)
+    indexer = indexer_of(log)
+    assert indexer.next_offset == log.high_watermark
+    assert indexer.keys is not None
+    found = set(indexer.keys.select(key_hash(key_seed("topic"), b"k"), 0, NOW_MS))
+    lost = set(range(log.log_end_offset)) - found
+    assert bad in lost
+    assert len(lost) < 150, "up to the next entry of the offset index, or the next segment"
+    append(log, build_batch([Record(0, NOW_MS, b"new", b"")]))
+    catch_up(indexer)
+    assert indexer.next_offset == log.high_watermark
+
+
+def test_records_without_a_time_are_found_from_a_negative_time_on(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    append(log, build_batch([Record(0, -1, b"k", b""), Record(1, NOW_MS, b"k", b"")]))
+    indexer = indexer_of(log)
+    for query in (Query(begin=-5), Query(begin=-5, key=b"k")):
+        assert [record.offset for record in find_newest(log, indexer, query)] == [1, 0]
+    assert [record.offset for record in find_newest(log, indexer, Query(begin=0))] == [1]
 
 
 def test_a_checkpoint_syncs_every_file_that_was_put_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
