@@ -15,6 +15,7 @@ Each step leaves a directory from which loading can start again, so a kill at an
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -46,12 +47,13 @@ from tidelog.log.recovery.progress import RecoveryProgress
 from tidelog.log.recovery.segment_recovery import (
     LogLoadError,
     end_after_entries,
+    headers_past_damage,
     index_fault,
     rebuild_indices,
     rebuild_transaction_index,
     recover_segment,
 )
-from tidelog.log.segment.batch_scan import BatchHeader, iter_headers
+from tidelog.log.segment.batch_scan import BatchHeader
 from tidelog.log.segment.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -235,14 +237,16 @@ class LogLoader:
         files = {entry.name for entry in listing if not entry.is_directory}
         gone = {name for name in files if name.endswith((DELETED_SUFFIX, ".tmp"))}
         cleaned = {name for name in files if name.endswith(CLEANED_SUFFIX)}
-        swapped = {name for name in files if name.endswith(SWAP_SUFFIX)}
+        swapped = {
+            entry.name: entry.size for entry in listing if entry.name in files and entry.name.endswith(SWAP_SUFFIX)
+        }
         if cleaned:
             lowest = min(self._base_offset(name) for name in cleaned)
             undone = {name for name in swapped if self._base_offset(name) >= lowest}
             # Swaps are removed first: without a .cleaned beside it, a .swap would count as finished.
             for name in sorted(undone):
                 self._unlink(name)
-            swapped -= undone
+            swapped = {name: size for name, size in swapped.items() if name not in undone}
             gone |= cleaned
         for name in sorted(gone):
             self._unlink(name)
@@ -253,13 +257,14 @@ class LogLoader:
             listing = self._file_system.list_directory(self._directory)
         return listing
 
-    def _finish_swap(self, swapped: set[str], files: set[str]) -> None:
-        """Remove the files that the new segments replace, then rename these without ``.swap``, record files last."""
+    def _finish_swap(self, swapped: Mapping[str, int], files: set[str]) -> None:
+        """Remove the files that the new segments replace, then rename these without ``.swap``, record files last.
+        ``swapped`` has their sizes by name."""
         bounds: list[int] = []
-        for name in swapped:
+        for name, size in swapped.items():
             if name.removesuffix(SWAP_SUFFIX).endswith(LOG_SUFFIX):
                 base = self._base_offset(name)
-                bounds += [base, max(self._next_offset_of(name, base), base + 1)]
+                bounds += [base, max(self._next_offset_of(base, size), base + 1)]
         if bounds:
             for name in sorted(files):
                 covered = name.endswith(SEGMENT_FILE_SUFFIXES) and min(bounds) <= self._base_offset(name) < max(bounds)
@@ -270,15 +275,15 @@ class LogLoader:
             path = os.path.join(self._directory, name)
             self._file_system.rename(path, path.removesuffix(SWAP_SUFFIX))
 
-    def _next_offset_of(self, name: str, base: int) -> int:
-        file = self._file_system.open_file(os.path.join(self._directory, name), writable=False)
+    def _next_offset_of(self, base: int, size: int) -> int:
+        """Read the offset after the last readable batch of a ``.swap`` segment of ``size`` bytes."""
+        segment = LogSegment(
+            self._directory, base, self._request.config, self._file_system, self._time, size=size, suffix=SWAP_SUFFIX
+        )
         try:
-            next_offset = base
-            for header in iter_headers(file, 0, file.size()):
-                next_offset = header.last_offset + 1
-            return next_offset
+            return max((header.last_offset + 1 for header in headers_past_damage(segment)), default=base)
         finally:
-            file.close()
+            segment.records.close()
 
     def _unlink(self, name: str) -> None:
         self._file_system.unlink(os.path.join(self._directory, name), missing_ok=True)
@@ -519,19 +524,19 @@ def _first_header(segment: LogSegment) -> BatchHeader | None:
 
 
 def _rebuild_epochs(epochs: LeaderEpochCache, segments: LogSegments) -> None:
-    """Rebuild the leader epochs from the batch headers."""
+    """Rebuild the leader epochs from the headers of undamaged batches."""
     epochs.clear(write=False)
     for segment in segments:
-        for header in segment.headers():
+        for header in headers_past_damage(segment):
             if header.leader_epoch > epochs.latest_epoch:
                 epochs.assign(header.leader_epoch, header.base_offset, write=False)
 
 
 def _has_epochs(segments: LogSegments) -> bool:
-    """Return whether the first batch has a leader epoch. If so, an empty epoch file shows that a power loss took its
-    content.
+    """Return whether the first readable batch has a leader epoch. If so, an empty epoch file shows that a power loss
+    took its content.
     """
-    header = next((header for segment in segments for header in segment.headers()), None)
+    header = next((header for segment in segments for header in headers_past_damage(segment)), None)
     return header is not None and header.leader_epoch >= 0
 
 
@@ -542,12 +547,19 @@ def _shows_compaction(segments: LogSegments, end: LogSegment) -> bool:
     for segment in segments:
         if segment is end:
             return False
-        next_offset: int | None = segment.base_offset
-        for header in segment.headers():
-            if header.magic < MAGIC_V2:
-                next_offset = None
-                continue
-            if header.record_count <= header.last_offset_delta or next_offset not in (None, header.base_offset):
+        with contextlib.suppress(CorruptMessageError):  # offsets that are missing after a damaged batch show nothing
+            if _is_compacted(segment):
                 return True
-            next_offset = header.last_offset + 1
+    return False
+
+
+def _is_compacted(segment: LogSegment) -> bool:
+    next_offset: int | None = segment.base_offset
+    for header in segment.headers():
+        if header.magic < MAGIC_V2:
+            next_offset = None
+            continue
+        if header.record_count <= header.last_offset_delta or next_offset not in (None, header.base_offset):
+            return True
+        next_offset = header.last_offset + 1
     return False

@@ -61,6 +61,18 @@ class RecoveredSegment(NamedTuple):
     end_offset: int
 
 
+def has_index_room(segment: LogSegment, largest: TimestampOffset) -> bool:
+    """Return whether both indices can take the entries of another batch, up to which ``largest`` is the largest
+    timestamp.
+
+    Appends to a full index roll the segment. A rebuild may have more entries than appends made, and less room: after
+    ``index.interval.bytes`` or ``segment.index.bytes`` was lowered.
+    """
+    if segment.offset_index.room <= 0:
+        return False
+    return segment.time_index.room > 0 or largest.timestamp <= segment.time_index.last_entry.timestamp
+
+
 class _IndexBuilder:
     """Builder of a segment's offset and time index, with the entries that appends of the batches would have made."""
 
@@ -75,11 +87,13 @@ class _IndexBuilder:
         segment.time_index.reset()
 
     def add(self, header: BatchHeader) -> None:
+        """Add what an append of the batch would have added. Entries that a full index cannot take are left out."""
+        segment = self._segment
         if header.max_timestamp > self.largest.timestamp:
             self.largest = TimestampOffset(header.max_timestamp, header.last_offset)
-        if header.position - self.last_entry_position > self.interval_bytes:
-            self._segment.offset_index.append(header.last_offset, header.position)
-            self._segment.time_index.maybe_append(*self.largest)
+        if header.position - self.last_entry_position > self.interval_bytes and has_index_room(segment, self.largest):
+            segment.offset_index.append(header.last_offset, header.position)
+            segment.time_index.maybe_append(*self.largest)
             self.last_entry_position = header.position
 
     def finish(self) -> None:
@@ -280,18 +294,26 @@ def rebuild_indices(segment: LogSegment, interval_bytes: int) -> int | None:
     """
     builder = _IndexBuilder(segment, interval_bytes)
     position, end = 0, segment.base_offset
+    for header in headers_past_damage(segment):
+        builder.add(header)
+        position, end = header.position + header.size, header.last_offset + 1
+    builder.finish()
+    return end if position == segment.size else None
+
+
+def headers_past_damage(segment: LogSegment) -> Iterator[BatchHeader]:
+    """Yield the headers of a segment in order, without those of damaged batches. Raises KafkaStorageError."""
+    end = segment.base_offset
     resumed: int | None = 0
     while resumed is not None:
         position = resumed
         try:
             for header in _headers_in_order(segment, position, end):
-                builder.add(header)
+                yield header
                 position, end = header.position + header.size, header.last_offset + 1
         except CorruptMessageError as error:
-            logger.error("a damaged batch is left out of the index: %s", error)
+            logger.error("a damaged batch is left out: %s", error)
         resumed = find_next_batch(segment, position + 1, end)
-    builder.finish()
-    return end if position == segment.size else None
 
 
 def _headers_in_order(segment: LogSegment, position: int, end: int) -> Iterator[BatchHeader]:
@@ -381,7 +403,8 @@ def end_after_entries(segment: LogSegment, interval_bytes: int) -> int | None:
     position = start
     try:
         for header in _headers_in_order(segment, start, end):
-            if header.position - start > interval_bytes:
+            is_due = header.position - start > interval_bytes
+            if is_due and has_index_room(segment, segment.time_index.last_entry):
                 return None
             position, end = header.position + header.size, header.last_offset + 1
     except CorruptMessageError:

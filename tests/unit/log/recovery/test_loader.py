@@ -11,6 +11,7 @@ import pytest
 from tests.support.faulty_file_system import FaultyFileSystem
 from tests.support.logs import LogBench, append, batch, producer_batch, values
 from tidelog.log.config import LogConfig
+from tidelog.log.files.checkpoints import LEADER_EPOCH_FILE
 from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.log.recovery.segment_recovery import LogLoadError
 from tidelog.log.unified_log import UnifiedLog
@@ -127,6 +128,26 @@ def test_entries_that_a_restart_of_kafka_leaves_out_are_no_damage(
     assert len(Path(path).read_bytes()) > len(before), "the entries are there now"
 
 
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
+def test_an_index_too_full_for_lowered_limits_is_rebuilt_up_to_them(tmp_path: Path, clean: bool) -> None:
+    bench = LogBench(str(tmp_path), index_interval_bytes=100)
+    log = bench.open()
+    for _ in range(30):
+        append(log, batch(value=b"v" * 200))
+    indices = log.segments[0].offset_index.path, log.segments[0].time_index.path
+    log.close()
+    bench.config = LogConfig({"index.interval.bytes": 100, "segment.index.bytes": 80})
+    for path in indices:
+        os.unlink(path)
+    for _ in range(2):
+        log = bench.open(clean=clean, recovery_point=0)
+        assert len(values(log)) == log.log_end_offset >= 30
+        append(log, batch())
+        assert len(log.segments) == 2, "a full index ends the segment"
+        assert log.segments[0].offset_index.entries == 10
+        log.close()
+
+
 def test_entries_that_contradict_the_records_are_counted_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,6 +157,82 @@ def test_entries_that_contradict_the_records_are_counted_and_logged(
     assert "rebuilding indices of segment 0" in caplog.text
     assert bench.environment.damage.indices == 1
     assert list(values(log)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("at", "content"), [(16, b"\7"), (8, b"\0\0\0\5"), (57, b"\x7f")], ids=["magic", "size", "count"]
+)
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
+def test_a_swap_of_a_segment_with_a_damaged_batch_is_finished(
+    tmp_path: Path, at: int, content: bytes, clean: bool
+) -> None:
+    """The cleaner keeps a batch that it cannot read, and so may a new segment have one when the broker is killed."""
+    bench = LogBench(str(tmp_path))
+    log = bench.open()
+    for _ in range(3):
+        for _ in range(3):
+            append(log, batch(value=b"v" * 100))
+        log.roll()
+    log.close()
+    old = [Path(segment.records.path) for segment in log.segments][:2]
+    swapped = bytearray(old[0].read_bytes() + old[1].read_bytes())
+    size = len(swapped) // 6
+    swapped[size + at : size + at + len(content)] = content
+    for suffix in (".log", ".index", ".timeindex"):
+        old[0].with_suffix(f"{suffix}.swap").write_bytes(bytes(swapped) if suffix == ".log" else b"")
+    log = bench.open(clean=clean, recovery_point=9)
+    assert [segment.base_offset for segment in log.segments] == [0, 6, 9]
+    assert log.log_end_offset == 9
+    assert Path(log.segments[0].records.path).read_bytes() == swapped
+    assert list(values(log, 6)) == [6, 7, 8]
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["first batch", "second batch"])
+@pytest.mark.parametrize("content", [None, b""], ids=["no epochs", "empty epochs"])
+def test_epochs_are_read_from_the_records_beside_a_damaged_batch(
+    tmp_path: Path, at: int, content: bytes | None
+) -> None:
+    bench = LogBench(str(tmp_path))
+    log = bench.open()
+    for epoch in (3, 3, 5, 7):
+        log.append_as_leader(memoryview(batch()), leader_epoch=epoch)
+    log.roll()
+    log.flush()
+    log.close()
+    path = Path(log.segments[0].records.path)
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 4 * at + 16] = 7
+    path.write_bytes(damaged)
+    epochs = Path(log.directory) / LEADER_EPOCH_FILE
+    if content is None:
+        epochs.unlink()
+    else:
+        epochs.write_bytes(content)
+    log = bench.open(clean=True, recovery_point=4)
+    assert [(entry.epoch, entry.start_offset) for entry in log.leader_epochs.entries] == [(3, 1 - at), (5, 2), (7, 3)]
+
+
+def test_a_damaged_batch_shows_no_compaction_but_hides_none_after_it(tmp_path: Path) -> None:
+    """A gap between segments is refused unless something shows that the cleaner made it."""
+    bench = LogBench(str(tmp_path))
+    log = bench.open()
+    for _ in range(4):
+        for _ in range(3):
+            append(log, batch())
+        log.roll()
+    log.flush()
+    log.close()
+    paths = [Path(segment.records.path) for segment in log.segments]
+    whole = paths[0].read_bytes()
+    size = len(whole) // 3
+    for suffix in (".log", ".index", ".timeindex"):
+        paths[2].with_suffix(suffix).unlink()
+    paths[0].write_bytes(whole[: size + 16] + b"\7" + whole[size + 17 :])
+    with pytest.raises(LogLoadError, match="nothing shows that the log was ever compacted"):
+        bench.open(clean=True, recovery_point=12)
+    second = paths[1].read_bytes()
+    paths[1].write_bytes(second[:size] + second[2 * size :])
+    assert bench.open(clean=True, recovery_point=12).log_end_offset == 12
 
 
 def test_a_log_that_was_closed_well_is_opened_by_few_calls(tmp_path: Path) -> None:

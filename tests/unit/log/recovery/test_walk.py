@@ -99,12 +99,16 @@ def written(directory: Path, seed: int, steps: int) -> LogBench:
 
 
 def recover(
-    source: LogBench, target: Path, scan_type: type[scan.SegmentScan] | None, recovery_point: int = 0
+    source: LogBench,
+    target: Path,
+    scan_type: type[scan.SegmentScan] | None,
+    recovery_point: int = 0,
+    **config: object,
 ) -> Outcome:
     """Recover a copy with a scan, or with plain Python alone."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source.root, target)
-    bench = LogBench(str(target), **CONFIG)
+    bench = LogBench(str(target), **{**CONFIG, **config})
     for name in os.listdir(bench.directory):
         if not name.endswith(".log") and not (recovery_point and name.endswith(("index", "snapshot"))):
             os.unlink(os.path.join(bench.directory, name))
@@ -135,6 +139,25 @@ def test_both_walks_leave_equal_files_and_state(
     plain = recover(bench, tmp_path / "plain", None)
     assert recover(bench, tmp_path / "scan", scan_type) == plain
     assert len(plain.files) > 8
+
+
+@pytest.mark.parametrize(
+    "lowered", [{"segment_index_bytes": 40}, {"segment_index_bytes": 60}, {"index_interval_bytes": 0}], ids=str
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_both_walks_leave_out_entries_that_full_indices_cannot_take(
+    tmp_path: Path, seed: int, lowered: dict[str, int], scan_type: type[scan.SegmentScan]
+) -> None:
+    """A configuration was lowered after the appends. Full indices only make look-ups longer."""
+    bench = written(tmp_path / "source", seed, 150)
+    config = {"segment_index_bytes": 200, **lowered}
+    plain = recover(bench, tmp_path / "plain", None, **config)
+    assert recover(bench, tmp_path / "scan", scan_type, **config) == plain
+    whole = recover(bench, tmp_path / "whole", scan_type)
+    assert plain.state == whole.state
+    assert max(len(content) for name, content in plain.files.items() if name.endswith(".index")) == (
+        config["segment_index_bytes"] // 8 * 8
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))
