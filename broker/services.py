@@ -149,13 +149,16 @@ class LateServices:
         return deferred_value(None) if coordinators is None else coordinators.forget_topic(image.name, image.topic_id)
 
     def lower_cleaner_checkpoint(self, log: UnifiedLog) -> None:
-        """Lower the cleaner's checkpoint of a log that was truncated. Any thread. Raises KafkaStorageError.
-
-        Before the cleaner has started nothing is done: the cleaner lowers the checkpoint when it begins a round.
+        """Lower the cleaner's checkpoint of a log that was truncated, also if no cleaner runs: after a restart nothing
+        would show the truncation. Any thread. Raises KafkaStorageError.
         """
         cleaner = self.cleaner.made
         if cleaner is not None:
             cleaner.manager.checkpoint.lower(log)
+        elif os.path.exists(os.path.join(os.path.dirname(log.directory), CLEANER_OFFSET_FILE)):
+            from tidelog.cleaner.checkpoint import CleanerCheckpoint  # late: most brokers have no such file yet
+
+            CleanerCheckpoint(log.environment.file_system).lower(log)
 
     def forget_cleaned(self, partition: TopicPartition) -> None:
         """Remove a deleted partition's cleaner checkpoint; do nothing if no checkpoint file exists."""

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.logs import batch
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.controller.clients.client_quotas import ClientQuotas, QuotaChange
 from tidelog.broker.loop.lazy import Begin
 from tidelog.broker.services import LateServices, wants_index
-from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE
+from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, read_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import OsFileSystem
 
 QUIET = {"admin.listener": "", "log.cleaner.enable": "false", "offsets.topic.num.partitions": "1"}
 
@@ -84,3 +86,28 @@ def test_a_deleted_partition_wants_the_cleaner_only_for_its_checkpoint(data: Dat
     data.broker.services.forget_cleaned(TopicPartition("t", 0))
     assert built(data) == {"cleaner"}
     assert "t 0" not in (tmp_path / CLEANER_OFFSET_FILE).read_text()
+
+
+@pytest.mark.parametrize("runs", [False, True], ids=["no cleaner", "a cleaner"])
+def test_a_truncation_lowers_the_cleaners_checkpoint(data: DataBroker, tmp_path: Path, runs: bool) -> None:
+    """The broker may be killed before its cleaner starts, when the log has grown again."""
+    create_topic(data, "t", configs={"cleanup.policy": "compact"})
+    log = data.replica_manager.partition("t", 0).local_log
+    for _ in range(4):
+        log.append_as_leader(memoryview(batch(5)), leader_epoch=0)
+    log.clean_bound = log.log_end_offset  # as when it is opened
+    path = Path(log.directory).parent / CLEANER_OFFSET_FILE
+    services = data.broker.services
+    services.lower_cleaner_checkpoint(log)
+    assert not path.exists()
+    path.write_text("0\n2\nother 0 3\nt 0 15\n")
+    if runs:
+        assert services.cleaner.get().manager.checkpoint.get(log) == 15
+    services.lower_cleaner_checkpoint(log)
+    assert read_offset_checkpoint(OsFileSystem(), str(path))[TopicPartition("t", 0)] == 15
+    log.truncate_to(10)
+    services.lower_cleaner_checkpoint(log)
+    assert read_offset_checkpoint(OsFileSystem(), str(path)) == {
+        TopicPartition("other", 0): 3,
+        TopicPartition("t", 0): 10,
+    }
