@@ -1,4 +1,4 @@
-"""LogSegment: when a segment must be rolled, at the limits of timestamps."""
+"""LogSegment: when a segment must be rolled, at the limits of timestamps, and what readers beside an append change."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.logs import NOW_MS, batch
+from tests.support.logs import NOW_MS, LogBench, append, batch
 from tidelog.log.config import LogConfig
+from tidelog.log.index.time_index import TimestampOffset
+from tidelog.log.segment import segment as segment_module
 from tidelog.log.segment.segment import LogSegment
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
@@ -49,3 +51,33 @@ def test_a_segment_is_full_when_one_of_its_indices_is(tmp_path: Path, slots: int
         segment.append(batch(1), offset, timestamp, offset)
     assert True in fullness
     segment.close()
+
+
+@pytest.mark.parametrize("change", ["append", "truncation"])
+def test_a_reader_does_not_overwrite_a_newer_largest_timestamp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Readers hold no lock: the log is appended to or cut while one reads the headers."""
+    bench = LogBench(str(tmp_path))
+    log = bench.open()
+    for offset in range(3):
+        append(log, batch(timestamp=NOW_MS + offset))
+    log.close()
+    log = bench.open(clean=True)
+    segment = log.segments.active
+    segment.forget_state()
+    read = segment_module._read_largest
+
+    def read_slowly(asked: LogSegment) -> TimestampOffset:
+        monkeypatch.undo()
+        found = read(asked)
+        if change == "append":
+            append(log, batch(timestamp=NOW_MS + 1000))
+        else:
+            log.truncate_to(1)
+        return found
+
+    monkeypatch.setattr(segment_module, "_read_largest", read_slowly)
+    assert segment.largest == TimestampOffset(NOW_MS + 2, 2), "that of the reader's moment"
+    newest = TimestampOffset(NOW_MS + 1000, 3) if change == "append" else TimestampOffset(NOW_MS, 0)
+    assert segment.largest == newest
