@@ -160,7 +160,7 @@ class UnifiedLog:
         self._directory_number = parts.directory_state.note_directory_name()
         self._is_identified = False  # whether ``partition.metadata`` was synced
         self._rolled: tuple[LogSegment, ...] = ()  # rolled segments that no flush has synced with their indices yet
-        self._opened_end = -1 if parts.recovered else parts.log_end_offset  # ``close`` syncs indices at another end
+        self._opened_end = -1 if parts.recovered else parts.log_end_offset  # at another end ``close`` syncs the indices
         self.lock = threading.RLock()
         self.proof_lock = threading.RLock()
         self.files = FileUse()
@@ -178,9 +178,10 @@ class UnifiedLog:
         self.flush_wanted = False
         self.is_closed = False
         self.last_flushed_ms = self._time.monotonic_ms()
-        # Only below this offset are entries of key and tag indices valid. At first it is the log end at the opening:
-        # these indices are synced more often, and may have entries for records that a power loss took from the log.
-        # ``tidelog.log.find.indexer`` raises it. ``clean_bound`` bounds what ``tidelog.cleaner.checkpoint`` has saved.
+        # Only below these offsets are entries of key and tag indices, and what ``tidelog.cleaner.checkpoint`` saved,
+        # valid. At first they are the log end at the opening: indices are synced more often than the log, and may have
+        # entries for records that a power loss took. Each truncation lowers them. ``tidelog.log.find.indexer`` and the
+        # cleaner set theirs to UNBOUND, so that a lower value shows the next truncation.
         self.index_bound = self.clean_bound = parts.log_end_offset
         self._publish_end(parts.log_end_offset)
         self.update_config(parts.config)
@@ -225,7 +226,7 @@ class UnifiedLog:
             checked = CheckedBatch.__new__(CheckedBatch)
             validator, now_ms = self._validator, self._time.milliseconds()
             if validated is not None:
-                checked.take(relocate(validated, next_offset))
+                checked.take(relocate(validated, next_offset, leader_epoch))
             elif not validator.assign_unchanged(records, next_offset, leader_epoch, now_ms, budget, checked):
                 context = AppendContext(next_offset, leader_epoch, now_ms, origin, budget)
                 checked.take(validate_generally(records, validator.params, context))

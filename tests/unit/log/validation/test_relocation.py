@@ -1,4 +1,5 @@
-"""Relocation: records that were validated for one offset and moved to another are equal to records validated there."""
+"""Relocation: records that were validated for one offset and leader epoch, and then moved, equal those validated for
+the others."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ def sent(magic: int, codec: int) -> bytes:
     return build_message_set(records, MessageSetOptions(magic, codec))
 
 
-def validated(records: bytes, offset: int, params: ValidationParams) -> ValidationResult:
+def validated(records: bytes, offset: int, params: ValidationParams, leader_epoch: int = 7) -> ValidationResult:
     view = memoryview(bytearray(records))
-    return LogValidator(params).validate_and_assign_offsets(view, offset, 7, NOW_MS)
+    return LogValidator(params).validate_and_assign_offsets(view, offset, leader_epoch, NOW_MS)
 
 
 @pytest.mark.parametrize("timestamp_type", [0, 1])
@@ -36,12 +37,12 @@ def test_a_relocated_batch_equals_one_validated_there(
 ) -> None:
     params = ValidationParams(magic=target, timestamp_type=timestamp_type)
     there = validated(sent(source, codec), 5_000, params)
-    for offset in (0, 4_999, 5_000, 70_000):
-        here = validated(sent(source, codec), offset, params)
+    for offset, leader_epoch in ((0, 7), (4_999, 6), (5_000, 7), (5_000, 6), (70_000, 7)):
+        here = validated(sent(source, codec), offset, params, leader_epoch)
         if target == 0 and codec and offset != 5_000:
             with pytest.raises(StaleOffsetsError):
-                relocate(here, 5_000)
+                relocate(here, 5_000, 7)
             continue
-        moved = relocate(here, 5_000)
+        moved = relocate(here, 5_000, 7)
         assert bytes(moved.records) == bytes(there.records)
         assert moved._replace(records=b"") == there._replace(records=b"")
