@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
 from tidelog.broker.broker import Broker
@@ -12,6 +12,7 @@ from tidelog.broker.loop.steps import Steps, wait_for
 from tidelog.broker.loop.threads import run_in_thread
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Notes, note_configs
+from tidelog.protocol.errors import InvalidRequestError
 
 
 class NamedConfig(Protocol):
@@ -28,6 +29,17 @@ class ConfigResource(Protocol):
 
     @property
     def configs(self) -> Sequence[NamedConfig]: ...
+
+
+def key_of(resource: ConfigResource) -> tuple[int, str]:
+    """Return type and name of a resource."""
+    return resource.resource_type, resource.resource_name
+
+
+def check_named_once(resource: ConfigResource, repeated: Container[tuple[int, str]]) -> None:
+    """Raise InvalidRequestError for a resource that a request names several times: it is changed by none of them."""
+    if key_of(resource) in repeated:
+        raise InvalidRequestError("Each resource must appear at most once.")
 
 
 def check_and_change(

@@ -7,6 +7,7 @@ THROTTLING_QUOTA_EXCEEDED for a client that exceeds its quota (KIP-599); 6 topic
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.topic_changes import Change
@@ -33,15 +34,16 @@ _FIRST_VERSION_WITH_STRICT_QUOTA = 5
 
 
 def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> Steps[DeleteTopicsResponse]:
-    """Delete each topic by itself; a topic that is named twice is refused, with one answer."""
-    asked = yield from find_distinct(list_asked_topics(request), lambda topic: (topic.name, topic.topic_id))
+    """Delete each topic by itself. A topic that is named twice, or by its name and by its id, is refused with one
+    answer."""
+    asked = yield from find_distinct(list_asked_topics(request), partial(identify, broker))
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[DeleteTopicState, Change | KafkaError]] = []
     with Notes(broker.late_lines) as notes:
         for key, topic in asked.items.items():
             try:
                 if key in asked.repeated:
-                    raise InvalidRequestError("Duplicate topic name.")
+                    raise InvalidRequestError(f"Duplicate topic {'name' if topic.name is not None else 'id'}.")
                 change = delete(broker, context, topic, quota)
                 results.append((topic, change))
                 notes.add(change.done, note_line("topic deleted", context, name=change.image.name))
@@ -70,6 +72,13 @@ def answer(topic: DeleteTopicState, result: Change | KafkaError) -> DeletableTop
 def list_asked_topics(request: DeleteTopicsRequest) -> Iterable[DeleteTopicState]:
     """List the request's topics in the form of version 6, for every version."""
     return request.topics or (DeleteTopicState(name=name) for name in request.topic_names)
+
+
+def identify(broker: Broker, topic: DeleteTopicState) -> tuple[str | None, bytes]:
+    """Return the name or id of a topic in the request. A name that exists is given as its id: the topic may be named by
+    both."""
+    image = None if topic.name is None or topic.topic_id != ZERO_UUID else broker.metadata.topics.get(topic.name)
+    return (topic.name, bytes(topic.topic_id)) if image is None else (None, image.topic_id)
 
 
 def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState, quota: MutationQuota) -> Change:

@@ -6,9 +6,9 @@ from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.changes import Change, operation_of
-from tidelog.broker.handlers.config_change import check_and_change
+from tidelog.broker.handlers.config_change import check_and_change, check_named_once, key_of
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps, answer_each, apply_each, strip_traceback
+from tidelog.broker.loop.steps import Steps, answer_each, apply_each, find_distinct, strip_traceback
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Notes
 from tidelog.protocol.api_keys import ApiKey
@@ -43,8 +43,10 @@ def change_each(
 ) -> Steps[list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]]]:
     """Begin the change of each resource; return each resource with its change, or with the error that refuses it."""
     results: list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]] = []
+    repeated = (yield from find_distinct(request.resources, key_of)).repeated
     for resource in request.resources:
         try:
+            check_named_once(resource, repeated)
             keys = yield from apply_each(resource.configs, change_of)
             work = partial(
                 broker.configs.alter, resource.resource_type, resource.resource_name, keys, request.validate_only

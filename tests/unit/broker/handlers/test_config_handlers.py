@@ -104,11 +104,14 @@ def test_configs_are_replaced(admin: AdminBroker, version: int) -> None:
     resources[2].configs.append(alter.AlterableConfig(name="flush.ms", value=None))
     twice = [alter.AlterableConfig(name="flush.ms", value="1")] * 2
     resources.append(alter.AlterConfigsResource(resource_type=TOPIC, resource_name="orders", configs=twice))
-    request = alter.AlterConfigsRequest(resources=resources)
-    responses = drive(admin.broker, request, alter.AlterConfigsResponse, version).responses
+    codes = []
+    for resource in resources:
+        one = alter.AlterConfigsRequest(resources=[resource])
+        codes.append(drive(admin.broker, one, alter.AlterConfigsResponse, version).responses[0].error_code)
     invalid, malformed = InvalidConfigError.code, InvalidRequestError.code
-    assert [answer.error_code for answer in responses] == [0, invalid, malformed, malformed]
+    assert codes == [0, invalid, malformed, malformed]
     assert admin.metadata.topics["orders"].configs == {"flush.ms": "9"}
+    request = alter.AlterConfigsRequest(resources=resources)
     whole = alter_configs.error_response(request, UnknownServerError())
     assert {answer.error_code for answer in whole.responses} == {-1}
 
@@ -126,9 +129,13 @@ def test_single_configs_are_changed(admin: AdminBroker, version: int) -> None:
         resource("cleanup.policy", 3, "delete"),
         resource("flush.ms", 7, "1"),
     ]
+    codes = []
+    for one in resources:
+        asked = incremental.IncrementalAlterConfigsRequest(resources=[one])
+        (answer,) = drive(admin.broker, asked, incremental.IncrementalAlterConfigsResponse, version).responses
+        codes.append(answer.error_code)
+    assert codes == [0, 0, 0, 0, InvalidRequestError.code]
     request = incremental.IncrementalAlterConfigsRequest(resources=resources)
-    responses = drive(admin.broker, request, incremental.IncrementalAlterConfigsResponse, version).responses
-    assert [answer.error_code for answer in responses] == [0, 0, 0, 0, InvalidRequestError.code]
     assert admin.metadata.topics["orders"].configs == {"flush.ms": "9", "cleanup.policy": "compact"}
     whole = incremental_alter_configs.error_response(request, UnknownServerError())
     assert {answer.error_code for answer in whole.responses} == {-1}
@@ -145,24 +152,25 @@ def test_changes_can_be_only_validated(admin: AdminBroker) -> None:
 
 def set_by(api: str, value: str, *, validate_only: bool) -> Any:
     """Build a request that sets ``log.retention.ms``, and one key that every resource refuses."""
+    named = (BROKER, "1", "log.retention.ms"), (TOPIC, "orders", "no.such.key")
     if api == "AlterConfigs":
         return alter.AlterConfigsRequest(
             resources=[
                 alter.AlterConfigsResource(
-                    resource_type=BROKER, resource_name="1", configs=[alter.AlterableConfig(name=key, value=value)]
+                    resource_type=kind, resource_name=name, configs=[alter.AlterableConfig(name=key, value=value)]
                 )
-                for key in ("log.retention.ms", "no.such.key")
+                for kind, name, key in named
             ],
             validate_only=validate_only,
         )
     return incremental.IncrementalAlterConfigsRequest(
         resources=[
             incremental.AlterConfigsResource(
-                resource_type=BROKER,
-                resource_name="1",
+                resource_type=kind,
+                resource_name=name,
                 configs=[incremental.AlterableConfig(name=key, config_operation=Operation.SET, value=value)],
             )
-            for key in ("log.retention.ms", "no.such.key")
+            for kind, name, key in named
         ],
         validate_only=validate_only,
     )
@@ -268,6 +276,25 @@ def test_only_a_topics_configs_wait_for_the_topic_of_that_name(
     steps.all()
     (entry,) = admin.configs.describe(kind, "1", {key})
     assert entry.value == "50000"
+
+
+def test_a_resource_that_is_named_twice_is_changed_by_neither(admin: AdminBroker) -> None:
+    def resource(module: Any, name: str, text: str) -> Any:
+        config = module.AlterableConfig(name="retention.ms", value=text)
+        return module.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=[config])
+
+    create_topic(admin, "once", configs={})
+    apis: list[tuple[Any, Any, Any]] = [
+        (alter, alter.AlterConfigsRequest, alter.AlterConfigsResponse),
+        (incremental, incremental.IncrementalAlterConfigsRequest, incremental.IncrementalAlterConfigsResponse),
+    ]
+    for module, request, response in apis:
+        asked = [resource(module, "orders", "7"), resource(module, "once", "8"), resource(module, "orders", "9")]
+        answers = drive(admin.broker, request(resources=asked), response).responses
+        assert [one.error_code for one in answers] == [InvalidRequestError.code, 0, InvalidRequestError.code]
+        assert answers[0].error_message == "Each resource must appear at most once."
+    configs = {name: admin.metadata.topics[name].configs.get("retention.ms") for name in ("orders", "once")}
+    assert configs == {"orders": "5", "once": "8"}
 
 
 # Keystores and truststores

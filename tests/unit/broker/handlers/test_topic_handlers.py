@@ -186,6 +186,16 @@ def test_topics_are_deleted_by_id(admin: AdminBroker) -> None:
     assert responses[2].name == "orders"
 
 
+@pytest.mark.parametrize("is_name_first", [True, False])
+def test_a_topic_that_is_named_and_meant_by_its_id_is_not_deleted(admin: AdminBroker, is_name_first: bool) -> None:
+    image = create_topic(admin, "orders")
+    states = [DeleteTopicState(name="orders"), DeleteTopicState(name=None, topic_id=image.topic_id)]
+    request = DeleteTopicsRequest(topics=states if is_name_first else states[::-1])
+    (answer,) = drive(admin.broker, request, DeleteTopicsResponse, 6).responses
+    assert answer.error_code == InvalidRequestError.code
+    assert "orders" in admin.metadata.topics
+
+
 @pytest.mark.parametrize(("version", "error"), [(2, InvalidRequestError), (3, TopicDeletionDisabledError)])
 def test_disabled_deletion_has_the_error_code_of_the_version(
     tmp_path: Path, version: int, error: type[KafkaError]
