@@ -20,8 +20,7 @@ from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.plan.rows import SegmentSlice
 
 #: Capacity of an Arrow batch in rows, and in bytes of keys, values and headers; it is yielded when half full of either.
-#: Spark's JVM reads 1.8 Mrow/s in batches of 1,000 rows and 3.05 from 10,000 rows on, but large values faster in small
-#: batches.
+#: Spark's JVM reads small rows faster in large batches, and large values faster in small ones.
 BATCH_ROWS = 16 * 1024
 BATCH_BYTES = 4 * 1024 * 1024
 _MAX_MILLISECONDS = ((1 << 63) - 1) // 1000

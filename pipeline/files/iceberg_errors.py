@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from tidelog.pipeline.errors import one_line
 from tidelog.pipeline.job_errors import JobError
 
-#: What 900 damaged files raised, and their relatives.
+#: Errors by which pyiceberg fails on damaged bytes, or base classes of them.
 _DAMAGE = (
     ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError, RuntimeError, SystemError,
     TypeError, ValueError, struct.error, zlib.error,

@@ -28,13 +28,13 @@ from tidelog.pipeline.files.remote import forget_listing, locate, reason, remote
 if TYPE_CHECKING:
     from tidelog.pipeline.files.read_count import ReadCount
 
-#: A binary search in an index of 2 MB reads four blocks; a request takes as long as some megabytes of transfer.
+#: Unit of look-ups: a binary search in an index of 2 MB reads four of its sixteen blocks, with a request for each.
 LOOKUP_BYTES = 128 * 1024
 #: Blocks of look-ups that a process keeps: 32 MiB in all.
 KEPT_BLOCKS = 256
 _COUNTING = threading.Lock()
 PIECE_BYTES = 4 * 1024 * 1024
-#: Requests at once: one connection gives only 50 to 100 MB/s.
+#: Requests at once: a store limits the speed of each connection.
 READERS = 4
 
 

@@ -16,7 +16,7 @@ from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.files.remote import RemoteFiles, is_remote, is_remote_directory, list_directory, remote_path
 
 _LOCAL_FILES = OsFileSystem()
-#: Threads that send requests to an object store: a request takes some 30 ms, most of it waiting.
+#: Threads that send requests to an object store: each waits most of the time.
 REQUEST_THREADS = 16
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")

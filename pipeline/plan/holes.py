@@ -1,7 +1,7 @@
 """Offsets that no batch holds: removed by a cleaner, or lost.
 
 Every offset of a log that was never compacted is in a batch: of data, aborted or not, or of a control record. So where
-two batches do not follow each other, a cleaner has been there, or records are lost. The rules, in this order::
+two batches do not follow each other, a cleaner has removed records, or records are lost. The rules, in this order::
 
     hole ends at or below the log's entry in cleaner-offset-checkpoint    compacted
     hole within a file that begins below that entry                       compacted: a cleaner takes files as a whole

@@ -6,7 +6,8 @@ Only what has changed is read again:
     checkpoint of start offsets unchanged        it is not parsed
     partition directory and active segment unchanged, same start     the bounds are those of the last time
 
-So a chosen partition in which nothing happens costs three ``stat``s. Other partitions of the data directory cost none.
+So a chosen partition in which nothing happens costs four ``stat``s: of its metadata, the checkpoint, its directory and
+its active segment. Other partitions of the data directory cost none.
 """
 
 from __future__ import annotations

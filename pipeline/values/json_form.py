@@ -49,9 +49,9 @@ def with_header(schema: RegisteredSchema, payload: bytes) -> bytes:
 
 
 def _avro_form(schema: RegisteredSchema) -> JsonForm:
-    # fastavro's compiled reader is not used. In it, 100 KB of a type that contains itself overflow the stack and end
-    # the process, and 64 KiB of small items block the broker's loop for 150 ms. Python limits recursion, and lets other
-    # threads run.
+    # fastavro's compiled reader is not used. A value of a type that contains itself could overflow its stack and end
+    # the process, and it lets no other thread run while it reads many small items. Python's reader limits recursion, and
+    # other threads run beside it.
     import fastavro
     from fastavro._read_py import schemaless_reader
 

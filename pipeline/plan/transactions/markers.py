@@ -3,7 +3,7 @@
     batch of a transaction   the next marker of its producer says whether it was committed
     a later marker           the walk reads ahead of the reader, through later segments too, to the transactions' ends
     damage on the way        a marker may be lost in it: for transactions open there the ``.txnindex`` files decide;
-                             if they do not have the marker that comes next, reading is refused
+                             if one is damaged, or they lack the abort marker that comes next, reading is refused
 
 A walk begins where its reader does and looks at each batch once, in the reader's own chunk if the batch is there. It
 reads ahead only while a transaction is open, in steps that grow. A cleaner keeps the marker of a transaction as
@@ -88,6 +88,7 @@ class MarkerWalk:
         self._next_offset = segment.base_offset
         self._is_at_end = False
         self._index: list[tuple[int, int, int]] | None = None
+        self._is_index_damaged = False
         self._table = np.zeros((_TABLE_ROWS, at.COLUMNS), np.int64)
         self._buffer = np.zeros(0, np.uint8)
         self._step = STEP_BYTES
@@ -285,9 +286,10 @@ class MarkerWalk:
             return
         entries = [entry for entry in self._read_index() if entry[0] == producer_id and entry[2] > found.first]
         covering = [entry for entry in entries if entry[1] <= found.first]
+        lacks_marker = is_abort and not any(entry[2] == marker for entry in entries)
         if covering:
             self._aborted.append((producer_id, found.first, covering[0][2]))
-        elif is_abort and not any(entry[2] == marker for entry in entries):
+        elif lacks_marker or (found.damage is not None and self._is_index_damaged):
             raise PipelineError(
                 f"{found.damage}; the marker of producer {producer_id}'s transaction of offset {found.first} may be "
                 "lost there, and no .txnindex says whether it was aborted (read_uncommitted reads it)"
@@ -299,6 +301,6 @@ class MarkerWalk:
             try:
                 found = aborted_transactions(os.path.dirname(self._own.file.path), 0, 2**63 - 1)
             except (PipelineError, FileNotFoundError):
-                found = ()
+                found, self._is_index_damaged = (), True
             self._index = [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in found]
         return self._index

@@ -189,16 +189,19 @@ def before_damage(directory: Path) -> list[tuple[int, bytes | None]]:
     return found
 
 
-def test_a_removed_segment_may_have_held_markers(tmp_path: Path) -> None:
-    """The transaction continues after the missing segment: only the index has the decision of the lost marker."""
+@pytest.mark.parametrize("commit", [False, True])
+def test_a_removed_segment_may_have_held_markers(tmp_path: Path, *, commit: bool) -> None:
+    """The transaction continues after the missing segment: only the index has the decision of the lost marker.
+
+    With a damaged index the first transaction counted as committed if the next one was."""
     data = DataDirectory(tmp_path / "data", segment_bytes=450)
     log = data.log("t")
     fields = {"producer_id": 1, "producer_epoch": 0, "is_transactional": True}
     write(log, [Record(0, NOW_MS, b"k", b"aborted" * 50)], base_sequence=0, **fields)
     end_transaction(log, 1, commit=False)
     write(log, [Record(0, NOW_MS, b"k", b"x" * 300)])
-    write(log, [Record(0, NOW_MS, b"k", b"aborted, too" * 30)], base_sequence=1, **fields)
-    end_transaction(log, 1, commit=False)
+    write(log, [Record(0, NOW_MS, b"k", b"another one" * 30)], base_sequence=1, **fields)
+    end_transaction(log, 1, commit=commit)
     data.close()
     directory = data.path / "t-0"
     segments = list_segments(str(directory))
@@ -214,7 +217,11 @@ def test_a_removed_segment_may_have_held_markers(tmp_path: Path) -> None:
         return [value for batch in batches for value in batch.column("value").to_pylist()]
 
     assert first_segment() == []
-    remove_all(directory, random.Random(0))
+    if commit:
+        for index in indices(directory):
+            index.write_bytes(b"\xff" + index.read_bytes()[1:])
+    else:
+        remove_all(directory, random.Random(0))
     with pytest.raises(PipelineError, match=r"no \.txnindex says"):
         first_segment()
 
