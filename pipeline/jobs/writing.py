@@ -68,7 +68,7 @@ class Target:
     @property
     def chunk_rows(self) -> int:
         """Limit of the rows in one transaction."""
-        return CHUNK_ROWS if self.rate is None else max(1, min(CHUNK_ROWS, int(self.rate / _CHUNKS_PER_SECOND)))
+        return CHUNK_ROWS if self.rate is None else max(1, int(min(CHUNK_ROWS, self.rate / _CHUNKS_PER_SECOND)))
 
     def share(self, tasks: int) -> Target:
         """Return the target for one of ``tasks`` that run at the same time, with its share of the rate."""

@@ -20,7 +20,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tidelog.client import ClientError
+from tidelog.client import Client
 from tidelog.client.cluster import Address, Cluster, Trouble, raise_for_code, version_for
 from tidelog.pipeline.sink.staging import BatchAddress, StagedFile, StagingError, sort_by_task
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -93,6 +93,7 @@ class _UnderWay:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._clients: dict[Address, Client] = {}
         self._due: dict[Address, int] = defaultdict(int)  # responses to be read from each broker
         self._failure: Exception | None = None
 
@@ -102,15 +103,15 @@ class _UnderWay:
         if self._due[address] == MAX_IN_FLIGHT:
             self._take(address)
         self.raise_failure()
-        client = self._cluster.client_for(address)
+        client = self._clients[address] = self._cluster.client_for(address)
         client.post(request, version_for(client, ProduceRequest, _PRODUCE))
         self._due[address] += 1
 
     def read_responses(self) -> None:
         """Read the responses of all requests in flight; after a lost connection or timeout, no more from that
         broker."""
-        for address in self._due:
-            while self._due[address]:
+        for address, client in self._clients.items():
+            while self._due[address] and not client.is_broken:
                 self._take(address)
 
     def raise_failure(self) -> None:
@@ -119,15 +120,13 @@ class _UnderWay:
             raise self._failure
 
     def _take(self, address: Address) -> None:
+        self._due[address] -= 1
         try:
-            answer = self._cluster.client_for(address).answer(ProduceResponse)
-            self._due[address] -= 1
+            answer = self._clients[address].answer(ProduceResponse)
             for topic in answer.responses:
                 for part in topic.partition_responses:
                     raise_for_code(part.error_code, f"Produce to {topic.name}-{part.index}", part.error_message)
         except Trouble as error:
-            if isinstance(error, ClientError):
-                self._due[address] = 0
             self._failure = self._failure or error
 
 

@@ -50,8 +50,8 @@ def with_header(schema: RegisteredSchema, payload: bytes) -> bytes:
 
 def _avro_form(schema: RegisteredSchema) -> JsonForm:
     # fastavro's compiled reader is not used. A value of a type that contains itself could overflow its stack and end
-    # the process, and it lets no other thread run while it reads many small items. Python's reader limits recursion, and
-    # other threads run beside it.
+    # the process, and no other thread runs while it reads many small items. Python's reader limits recursion, and lets
+    # other threads run.
     import fastavro
     from fastavro._read_py import schemaless_reader
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
+from threading import TIMEOUT_MAX
 
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.errors import (
@@ -127,7 +128,7 @@ class Follower:
 
     def _is_stopped(self, within_s: float) -> bool:
         try:
-            self._stops.get(timeout=within_s)
+            self._stops.get(timeout=min(within_s, TIMEOUT_MAX))
         except Empty:
             return False
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Callable
@@ -155,3 +156,15 @@ def test_an_error_that_needs_a_decision_ends_the_export(error: Exception) -> Non
 
     with pytest.raises(type(error)):
         Follower(run, print, 0).follow()
+
+
+@pytest.mark.parametrize("interval", [1e12, math.inf])
+def test_any_interval_can_be_waited(interval: float) -> None:
+    """Python's queues refuse waits of over 292 years; the command ended with a traceback after its first run."""
+
+    def run() -> ExportResult:
+        follower.stop()
+        raise JobError("no table")
+
+    follower = Follower(run, lambda _: None, interval)
+    follower.follow()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -172,6 +173,7 @@ def test_tasks_share_the_rate_and_a_low_rate_makes_transactions_small() -> None:
     assert (target.chunk_rows, target.share(4).rate, target.share(4).chunk_rows) == (250, 250.0, 62)
     assert (Target("b:1", "t").chunk_rows, Target("b:1", "t").share(4).rate) == (100_000, None)
     assert Target("b:1", "t", rate=0.5).chunk_rows == 1
+    assert Target("b:1", "t", rate=math.inf).chunk_rows == 100_000, "an infinite rate is no limit"
 
 
 def test_chunks_have_a_fixed_number_of_rows_and_the_last_has_the_rest() -> None:
