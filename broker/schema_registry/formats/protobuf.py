@@ -49,7 +49,7 @@ def parse(source: Source) -> ParsedSchema:
     """Parse a schema. Raises InvalidSchemaError."""
     text, imported = source.text.strip(), dict(source.references)
     sent = decode_descriptor(text) if _BASE64.fullmatch(text) else None
-    own, imports = compile_main(imported, text if sent is None else text_of(sent))
+    own, imports = compile_main(imported, text if sent is None else text_of_sent(sent))
     if sent is not None:
         sent.name = MAIN
         text = text_with_options(sent, imports)
@@ -66,6 +66,16 @@ def compile_main(imported: Mapping[str, str], text: str) -> tuple[FileDescriptor
     found = compile_files({**imported, MAIN: text})
     own = next(one for one in found.file if one.name == MAIN)
     return own, tuple(one for one in found.file if one.name != MAIN)
+
+
+def text_of_sent(file: FileDescriptorProto) -> str:
+    """Return the text of a descriptor that a client sent. Raises InvalidSchemaError if it contradicts itself, as with a
+    field of a oneof that does not exist.
+    """
+    try:
+        return text_of(file)
+    except (IndexError, TypeError, ValueError) as error:
+        raise InvalidSchemaError(f"the descriptor is malformed: {error}") from None
 
 
 def text_with_options(file: FileDescriptorProto, imports: Sequence[FileDescriptorProto]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import tracemalloc
+from collections.abc import Iterator
 from time import process_time
 from typing import Any
 
@@ -442,3 +443,26 @@ def test_a_compiled_protobuf_schema_is_bounded() -> None:
     fields = " ".join(f"A a{n} = {n + 1};" for n in range(1_000))
     with pytest.raises(InvalidSchemaError, match="File too large"):
         parse(Source("PROTOBUF", f'syntax = "proto3"; message {"N" * 20_000} {{ message A {{}} {fields} }}'))
+
+
+def contradictory_descriptors() -> Iterator[bytes]:
+    """Yield descriptors with a missing oneof, with an entry of a map that has no fields, and with a name that is not
+    UTF-8.
+    """
+    file = descriptor_pb2.FileDescriptorProto(syntax="proto3")
+    file.message_type.add(name="A").field.add(name="a", number=1, oneof_index=3)
+    yield file.SerializeToString()
+    file = descriptor_pb2.FileDescriptorProto(syntax="proto3")
+    message = file.message_type.add(name="A")
+    message.nested_type.add(name="E").options.map_entry = True
+    message.field.add(name="a", number=1, type_name=".A.E")
+    yield file.SerializeToString()
+    file = descriptor_pb2.FileDescriptorProto(dependency=["other"])
+    yield file.SerializeToString().replace(b"other", b"oth\xff\xfe")
+
+
+def test_a_descriptor_that_contradicts_itself_is_refused() -> None:
+    """It was answered with 500."""
+    for descriptor in contradictory_descriptors():
+        with pytest.raises(InvalidSchemaError, match="the descriptor is malformed"):
+            parse(Source("PROTOBUF", base64.b64encode(descriptor).decode()))
