@@ -201,6 +201,17 @@ def test_the_makefile_names_tests_that_are_there() -> None:
     assert not [path for path in named if not (ROOT / path).exists()]
 
 
+def test_the_makefile_selects_tests_by_words_of_their_names() -> None:
+    """A word that no name has selects nothing, and pytest says so only if no other word selects a test."""
+    selections = re.findall(r"(tests/[\w/.-]+)[^\n]*? -k (?:'([^'$]+)'|(\w+))", (ROOT / "Makefile").read_text())
+    assert selections
+    for path, quoted, bare in selections:
+        modules = [ROOT / path] if path.endswith(".py") else list((ROOT / path).rglob("*.py"))
+        names = re.findall(r"def (test_\w+)", "".join(module.read_text() for module in modules))
+        words = [word for word in re.findall(r"\w+", quoted or bare) if word not in ("or", "and", "not")]
+        assert not [word for word in words if not any(word in name for name in names)], path
+
+
 @pytest.mark.parametrize("folder", PACKAGE_FOLDERS, ids=relative)
 def test_no_package_has_more_loose_modules_than_allowed(folder: Path) -> None:
     loose = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
