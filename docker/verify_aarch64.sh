@@ -69,7 +69,7 @@ os.chdir("/tests")
 # Two look into the page cache with RWF_NOWAIT, which qemu does not know.
 others = ["protocol/record/test_crc.py::test_importing_it_does_not_import_the_package",
           "protocol/schema/test_fields.py::test_importing_messages_compiles_nothing",
-          "broker/replica/fetching/test_fetch_cursor.py::test_a_reader_of_large_batches_goes_on_without_a_search",
+          "broker/replica/fetching/test_fetch_cursor.py::test_a_reader_of_large_batches_continues_without_a_search",
           "broker/replica/fetching/test_fetch_cursor.py::test_places_of_readers_are_bounded"]
 others = [f"--deselect=tests/unit/{test}" for test in others]
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--timeout=600", *others, *sys.argv[1:]]))' $tests

@@ -212,6 +212,12 @@ def test_the_makefile_selects_tests_by_words_of_their_names() -> None:
         assert not [word for word in words if not any(word in name for name in names)], path
 
 
+def test_tests_that_a_script_leaves_out_are_there() -> None:
+    named = re.findall(r"([\w/]+/test_\w+\.py)::(test_\w+)", (ROOT / "docker" / "verify_aarch64.sh").read_text())
+    assert named
+    assert not [name for path, name in named if f"def {name}(" not in (ROOT / "tests" / "unit" / path).read_text()]
+
+
 @pytest.mark.parametrize("folder", PACKAGE_FOLDERS, ids=relative)
 def test_no_package_has_more_loose_modules_than_allowed(folder: Path) -> None:
     loose = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
