@@ -1,8 +1,8 @@
 """The coordinators of a broker, each built when it is first needed.
 
-Handlers get them by ``coordinators_of``. ``start`` is called once the listeners are open. It loads the partitions of
-the internal topics in the background, because sessions and transactions in them must time out even if no client sends a
-request. Loop thread only.
+Handlers get the coordinators by ``coordinators_of``. ``start`` is called once the listeners are open. It loads the
+partitions of the internal topics in the background, because sessions and transactions in them must time out even if no
+client sends a request. Loop thread only.
 """
 
 from __future__ import annotations

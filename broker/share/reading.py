@@ -47,7 +47,7 @@ class ReadParams(NamedTuple):
     min_bytes: int
     max_records: int
     batch_size: int
-    strict: bool
+    is_strict: bool
     """True in the acquire mode RECORD_LIMIT."""
     turn: int
     """The session's epoch: the number of partitions by which the request's order is rotated."""
@@ -206,7 +206,7 @@ class ShareRead:
             [BatchRange(batch.base_offset, batch.last_offset) for batch in batches],
             max_records,
             self._params.batch_size,
-            self._params.strict,
+            self._params.is_strict,
         )
         limits = self._groups.config(self._params.group_id).limits
         acquired = served.partition.acquire(request, limits, self._broker.time.monotonic_ms())

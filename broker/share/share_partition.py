@@ -12,9 +12,9 @@ as a gap.
 Acquisitions and renewals are soft state: a restart forgets them, and the records are available again. Records that were
 compacted or deleted, or whose transaction was aborted, are archived or dropped in memory only, too: after a restart the
 next fetches do so again. ``acknowledge``, ``release`` and ``expire`` return a :class:`Change` and alter nothing. The
-caller passes the change to the share coordinator, and then to ``commit``. It does not wait until the change is
-committed: if it is lost, the caller drops the share partition, and reads the stored state again.
-After a restart, offsets within the stored range that have no stored state were in flight, and are available.
+caller passes the change to the share coordinator, and then to ``commit``, without waiting until the change is
+committed. If the change is lost, the caller drops the share partition, and reads the stored state again. After a
+restart, offsets within the stored range that have no stored state were in flight, and are available.
 
 Loop thread only; deadlines on the monotonic clock. Source: KIP-932, KIP-1206 (acquire mode), KIP-1222 (renewal).
 """
@@ -53,12 +53,12 @@ _STATES = {
 
 class Limits(NamedTuple):
     """Limits from the group's configuration: time of a lock, deliveries of a record, offsets in flight, and whether
-    locks may be renewed. They are read again for each request."""
+    locks may be renewed. The limits are read again for each request."""
 
     lock_duration_ms: int = 30_000
     delivery_count: int = 5
     record_locks: int = 2_000
-    renewal: bool = True
+    allows_renewal: bool = True
 
     @property
     def throttled_from(self) -> int:
@@ -90,7 +90,7 @@ class AcquireRequest(NamedTuple):
     batches: Sequence[BatchRange]
     max_records: int
     batch_size: int
-    strict: bool
+    is_strict: bool
     """Whether ``max_records`` is exact (acquire mode RECORD_LIMIT). If not, the number of records is rounded up to the
     end of a batch."""
 
@@ -264,7 +264,7 @@ class SharePartition:
             for first, last, kind in split_by_type(batch, span):
                 part = span.clip(first, last)
                 if kind == RENEW:
-                    if not limits.renewal:
+                    if not limits.allows_renewal:
                         raise InvalidRecordStateError("Renewing acquisition locks is not enabled for the group.")
                     yield part._replace(deadline_ms=now_ms + limits.lock_duration_ms)
                 else:
@@ -385,7 +385,7 @@ def cut_at(request: AcquireRequest, first: int, left: int) -> int:
     """Return the last of ``left`` offsets from ``first`` on. Unless the request is strict, that is rounded up to the
     last offset of a batch."""
     last = first + left - 1
-    if request.strict:
+    if request.is_strict:
         return last
     number = bisect_left(request.batches, last, key=lambda batch: batch.last_offset)
     return request.batches[number].last_offset if number < len(request.batches) else last
@@ -396,7 +396,7 @@ def list_fresh(request: AcquireRequest, first: int, last: int, left: int) -> lis
     ``batch_size`` records."""
     last = min(last, cut_at(request, first, left))
     batch_size = max(1, request.batch_size)
-    if request.strict or last - first + 1 <= batch_size:
+    if request.is_strict or last - first + 1 <= batch_size:
         return [(first, last)]
     found = []
     for batch in request.batches:

@@ -1,6 +1,6 @@
 """Regular expressions of clients: for topics in subscriptions, and for transactional ids in ListTransactions.
 
-They are run by RE2, as in Apache Kafka. The time of RE2 is linear in the text, so no pattern can block the broker.
+RE2 runs the expressions, as in Apache Kafka. The time of RE2 is linear in the text, so no pattern can block the broker.
 RE2 has no look-around and no back references. The package (google-re2) is imported with the first pattern.
 
 Source: KIP-848 (ConsumerGroupHeartbeat v1), KIP-1152 (ListTransactions v2).

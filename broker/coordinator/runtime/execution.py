@@ -1,8 +1,8 @@
 """Execution of CoordinatorResults for which no client waits, such as those of timers, and of long decisions in parts.
 
 A long decision is a change of many groups, transactional ids or share partitions, such as after the deletion of a
-topic. It yields one CoordinatorResult for each part (``Parts``), so that other requests are served between two parts.
-It may take so long that its shard is given up meanwhile, as the runtime does after an unexpected error.
+topic. The decision yields one CoordinatorResult for each part (``Parts``). Between two parts other requests are served,
+and the runtime may give up the shard after an unexpected error in one of these.
 """
 
 from __future__ import annotations

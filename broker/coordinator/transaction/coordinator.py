@@ -249,7 +249,7 @@ class TransactionCoordinator:
                 marker = self._markers.write(
                     partition,
                     producer,
-                    commit=transaction.committed,
+                    commit=transaction.is_commit,
                     coordinator_epoch=epoch,
                     transaction_version=transaction.client_version,
                 )

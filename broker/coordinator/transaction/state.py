@@ -118,7 +118,7 @@ class Transaction:
         return self.producer_epoch >= MAX_EPOCH - 1
 
     @property
-    def committed(self) -> bool:
+    def is_commit(self) -> bool:
         """True if a prepared transaction writes COMMIT markers, False if it writes ABORT markers."""
         return self.state is PREPARE_COMMIT
 
@@ -178,7 +178,7 @@ class Transaction:
 
     def complete(self, now_ms: int) -> TransactionLogValue:
         """Build the value after all markers are written, with the next producer id if there is one."""
-        value = self._build_next(COMPLETE_COMMIT if self.committed else COMPLETE_ABORT, now_ms, ())
+        value = self._build_next(COMPLETE_COMMIT if self.is_commit else COMPLETE_ABORT, now_ms, ())
         value.client_transaction_version = self.client_version
         if self.next_producer_id != NO_PRODUCER_ID:
             value.producer_id = self.next_producer_id

@@ -119,7 +119,7 @@ def test_the_states_of_many_partitions_are_made_in_steps_and_by_one_member_alone
     )
 
 
-def test_a_heartbeat_without_news_has_none(world: ShareWorld) -> None:
+def test_a_heartbeat_that_changes_nothing_has_no_assignment_and_writes_nothing(world: ShareWorld) -> None:
     member = world.member()
     groups = world.replica_manager.partition("__consumer_offsets", consumer_offsets_partition(world))
     end = groups.log_end_offset

@@ -48,7 +48,7 @@ def acquire(
     **fields: Any,
 ) -> list[AcquiredRun]:
     offset = partition.next_fetch_offset
-    values = {"max_records": 500, "batch_size": 500, "strict": False, **fields}
+    values = {"max_records": 500, "batch_size": 500, "is_strict": False, **fields}
     found = batches_from(offset, end) if batches is None else batches
     return partition.acquire(AcquireRequest(member, offset, found, **values), limits, now)
 
@@ -75,8 +75,8 @@ def test_whole_batches_are_acquired_though_fewer_records_were_asked_for() -> Non
 
 def test_a_strict_request_gets_no_record_too_many() -> None:
     partition = SharePartition(0)
-    assert acquire(partition, max_records=15, strict=True) == [AcquiredRun(0, 14, 1)]
-    assert acquire(partition, max_records=15, strict=True) == [AcquiredRun(15, 29, 1)]
+    assert acquire(partition, max_records=15, is_strict=True) == [AcquiredRun(0, 14, 1)]
+    assert acquire(partition, max_records=15, is_strict=True) == [AcquiredRun(15, 29, 1)]
 
 
 def test_acquired_runs_are_cut_at_the_batch_size() -> None:
@@ -164,7 +164,7 @@ def test_renewal_can_be_switched_off() -> None:
     partition = SharePartition(0)
     acquire(partition, end=10)
     with pytest.raises(InvalidRecordStateError):
-        partition.acknowledge("m", [AcknowledgementBatch(0, 4, [RENEW])], LIMITS._replace(renewal=False), 0.0)
+        partition.acknowledge("m", [AcknowledgementBatch(0, 4, [RENEW])], LIMITS._replace(allows_renewal=False), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_spans_agree_with_a_model_that_has_a_state_for_each_offset(steps: list[t
     partition, model, now = SharePartition(0), Model(), 0.0
     for step in steps:
         if step[0] == "acquire":
-            for run in acquire(partition, step[1], end=60, now=now, max_records=step[2], strict=step[3]):
+            for run in acquire(partition, step[1], end=60, now=now, max_records=step[2], is_strict=step[3]):
                 for offset in range(run.first, run.last + 1):
                     state, count, _, _ = model.states.get(offset, ("free", 0, "", 0.0))
                     assert (state, run.delivery_count) == ("free", count + 1)

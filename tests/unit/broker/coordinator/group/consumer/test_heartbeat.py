@@ -110,7 +110,7 @@ def test_version_0_is_given_a_member_id() -> None:
     assert join(GroupWorld(), "", version=0).member_id == "1"
 
 
-def test_a_heartbeat_without_news_answers_shortly_and_writes_nothing() -> None:
+def test_a_heartbeat_that_changes_nothing_has_a_short_answer_and_writes_nothing() -> None:
     world = GroupWorld()
     join(world, "a")
     appends = world.log.appends

@@ -105,7 +105,7 @@ def test_internal_topics_are_made_and_then_tasks_are_given(world: StreamsWorld) 
     assert (member.assigned_tasks(), world.group.state.value) == ((ALL, set()), "Stable")
 
 
-def test_a_heartbeat_without_news_writes_nothing(world: StreamsWorld) -> None:
+def test_a_heartbeat_that_changes_nothing_writes_nothing(world: StreamsWorld) -> None:
     member = joined_member(world)
     log = world.replica_manager.partition("__consumer_offsets", 0).local_log
     end = log.log_end_offset
