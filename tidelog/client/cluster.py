@@ -152,6 +152,10 @@ class Cluster:
             raise LeaderNotAvailableError(f"topic {topic}: partitions {without} have no leader")
         return leaders
 
+    def partition_count(self, topic: str) -> int:
+        """Return the number of a topic's partitions, with and without leaders. Raises ClientError, KafkaError."""
+        return len(self._known_leaders(topic))
+
     def leader(self, topic: str, partition: int) -> Address:
         """Return the address of one partition's leader, even if other partitions have none.
 

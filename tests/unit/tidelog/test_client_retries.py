@@ -8,9 +8,11 @@ from typing import Any, cast
 import pytest
 
 from tidelog.client.admin.groups import describe_group
+from tidelog.client.admin.nodes import describe_log_dirs
 from tidelog.client.admin.transactions import abort_in_partition, list_transactions
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import ClientError
+from tidelog.client.records.member import GroupMember
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -18,8 +20,18 @@ from tidelog.protocol.errors import (
     NotCoordinatorError,
     NotLeaderOrFollowerError,
 )
-from tidelog.protocol.messages import describe_groups, describe_producers, list_groups, offset_fetch, write_txn_markers
+from tidelog.protocol.messages import (
+    describe_groups,
+    describe_producers,
+    join_group,
+    list_groups,
+    offset_fetch,
+    sync_group,
+    write_txn_markers,
+)
+from tidelog.protocol.messages import describe_log_dirs as log_dirs
 from tidelog.protocol.messages import list_transactions as listed
+from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from tidelog.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -38,11 +50,13 @@ class Broker:
 
     def __init__(self, answers: list[Any]) -> None:
         self.answers = answers
+        self.requests: list[Any] = []
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
         return dict.fromkeys(range(100), (0, 99))
 
     def send(self, request: object, response_type: type, version: int) -> Any:
+        self.requests.append(request)
         answer = self.answers.pop(0)
         assert isinstance(answer, response_type)
         return answer
@@ -188,3 +202,43 @@ def test_a_silent_leader_hides_the_lag_of_its_own_partitions_alone(
     else:
         with pytest.raises(ClientError, match="broker:2: no answer"):
             describe_group(cluster, "g")
+
+
+def test_sizes_are_known_while_a_partition_has_no_leader() -> None:
+    found = describe_log_dirs_response("paid", [0, 1])
+    cluster = Scripted([metadata(-1, 1), found])
+    (directory,) = describe_log_dirs(cluster, ["paid"])
+    assert [one.partition for one in directory.partitions] == [0, 1]
+    assert cluster.broker.requests[-1].topics[0].partitions == [0, 1]
+
+
+def describe_log_dirs_response(topic: str, partitions: list[int]) -> log_dirs.DescribeLogDirsResponse:
+    parts = [log_dirs.DescribeLogDirsPartition(partition_index=number, partition_size=1) for number in partitions]
+    topics = [log_dirs.DescribeLogDirsTopic(name=topic, partitions=parts)]
+    return log_dirs.DescribeLogDirsResponse(results=[log_dirs.DescribeLogDirsResult(log_dir="/d", topics=topics)])
+
+
+def joined(**topics: str) -> join_group.JoinGroupResponse:
+    """Build the answer to the leader ``a`` of a group, whose members subscribe to one topic each."""
+    members = [
+        join_group.JoinGroupResponseMember(
+            member_id=member, metadata=ConsumerProtocolSubscription(topics=[topic]).encode_prefixed(1)
+        )
+        for member, topic in topics.items()
+    ]
+    return join_group.JoinGroupResponse(
+        generation_id=1, member_id="a", leader="a", protocol_name="range", members=members
+    )
+
+
+def test_a_topic_that_does_not_exist_does_not_hold_up_a_group() -> None:
+    missing = MetadataResponse(topics=[MetadataResponseTopic(name="gone", error_code=3)])
+    synced = sync_group.SyncGroupResponse(assignment=ConsumerProtocolAssignment().encode_prefixed(1))
+    cluster = Scripted([joined(a="paid", b="gone"), missing, metadata(-1, 1), synced])
+    assert GroupMember(cluster, "g", ["paid"], lambda: None).poll()
+    given = {
+        one.member_id: ConsumerProtocolAssignment.decode_prefixed_lenient(one.assignment).assigned_partitions
+        for one in cluster.broker.requests[-1].assignments
+    }
+    assert [(one.topic, one.partitions) for one in given["a"]] == [("paid", [0, 1])]
+    assert given["b"] == []

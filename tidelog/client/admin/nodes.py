@@ -77,7 +77,7 @@ def describe_log_dirs(cluster: Cluster, topics: list[str] | None = None) -> list
     """
     asked = None
     if topics is not None:
-        numbers = {topic: list(range(len(cluster.leaders(topic)))) for topic in topics}
+        numbers = {topic: list(range(cluster.partition_count(topic))) for topic in topics}
         asked = [DescribableLogDirTopic(topic=topic, partitions=found) for topic, found in numbers.items()]
     return [one for node in sorted(cluster.brokers().items()) for one in log_dirs_at(cluster, *node, asked)]
 

@@ -19,6 +19,7 @@ from tidelog.protocol.errors import (
     MemberIdRequiredError,
     RebalanceInProgressError,
     UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
 )
 from tidelog.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -153,7 +154,7 @@ class GroupMember:
             member.member_id: set(ConsumerProtocolSubscription.decode_prefixed_lenient(member.metadata).topics)
             for member in members
         }
-        counts = {topic: len(self._cluster.leaders(topic)) for topic in sorted(set().union(*topics_of.values()))}
+        counts = {topic: self._count_partitions(topic) for topic in sorted(set().union(*topics_of.values()))}
         assigned = assign_ranges(topics_of, counts)
         return [
             SyncGroupRequestAssignment(
@@ -164,6 +165,16 @@ class GroupMember:
             )
             for member, mine in assigned.items()
         ]
+
+    def _count_partitions(self, topic: str) -> int:
+        """Return the number of a topic's partitions; 0 for a missing topic, which another member may subscribe to.
+
+        Raises ClientError, KafkaError.
+        """
+        try:
+            return self._cluster.partition_count(topic)
+        except UnknownTopicOrPartitionError:
+            return 0
 
     def _heartbeat(self) -> None:
         request = HeartbeatRequest(group_id=self._group, generation_id=self._generation, member_id=self._member_id)

@@ -14,7 +14,7 @@ from tidelog.admin_interface import find_admin
 from tidelog.client import ClientError
 from tidelog.commands.frame.commands import Group
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option
-from tidelog.commands.frame.output import print_json
+from tidelog.commands.frame.output import print_json, print_rows
 
 WAIT_S = 24 * 3600.0
 """Timeout of an answer that comes when the logs are cleaned."""
@@ -70,21 +70,32 @@ def ask(settings: ClientSettings, method: str, path: str, timeout_s: float) -> t
 
 
 def show_status(settings: ClientSettings, *, as_json: bool) -> None:
-    """Print one line per partition."""
+    """Print a table of the partitions, or their state as JSON."""
     status, partitions = ask(settings, "GET", "/compaction", settings.timeout_s)
     if status != 200:
         raise ClientError(f"the admin interface answered {status}: {partitions.get('error')}")
     if as_json:
         print_json(partitions)
         return
-    print(f"{'PARTITION':<40} {'STATE':<12} {'DIRTY':>6} {'DIRTY BYTES':>14} {'FROM OFFSET':>12} {'LAG MS':>10}  LAST")
-    for entry in partitions:
-        print(status_line(entry))
+    columns = ["partition", "state", "dirty", "dirty_bytes", "from_offset", "lag_ms", "last_round"]
+    print_rows(columns, [status_row(entry) for entry in partitions])
 
 
-def status_line(entry: dict[str, Any]) -> str:
-    """Format one partition as a line."""
-    name = f"{entry['topic_partition']['topic']}-{entry['topic_partition']['partition']}"
+def status_row(entry: dict[str, Any]) -> dict[str, Any]:
+    """Build the table row of one partition."""
+    return {
+        "partition": f"{entry['topic_partition']['topic']}-{entry['topic_partition']['partition']}",
+        "state": entry["state"],
+        "dirty": f"{entry['cleanable_ratio']:.0%}",
+        "dirty_bytes": entry["dirty_bytes"],
+        "from_offset": entry["first_dirty_offset"],
+        "lag_ms": entry["compaction_lag_ms"],
+        "last_round": describe_last_round(entry),
+    }
+
+
+def describe_last_round(entry: dict[str, Any]) -> str:
+    """Describe the last round of a partition, its error, and when the next one is tried."""
     last = entry["last_round"]
     text = "never"
     if last is not None:
@@ -98,10 +109,7 @@ def status_line(entry: dict[str, Any]) -> str:
         text += f"; {entry['last_error']}"
     if entry["retry_in_ms"] is not None:
         text += f"; next try in {entry['retry_in_ms'] / 1000:.0f} s"
-    return (
-        f"{name:<40} {entry['state']:<12} {entry['cleanable_ratio']:>6.0%} {entry['dirty_bytes']:>14} "
-        f"{entry['first_dirty_offset']:>12} {entry['compaction_lag_ms']:>10}  {text}"
-    )
+    return text
 
 
 def unreadable_text(done: dict[str, Any]) -> str:
