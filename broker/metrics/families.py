@@ -97,7 +97,7 @@ _ROWS = (
     ),
     Family("tidelog_log_refused", GAUGE, "1 for each partition whose log cannot be opened, with the reason."),
     Family(
-        "tidelog_log_damaged_batches_total", COUNTER, "Batches that a start found damaged and kept.",
+        "tidelog_log_damaged_batches_total", COUNTER, "Batches that were found damaged at a start, and kept.",
         "tidelog_log_damaged_batches",
     ),
     Family(
@@ -187,7 +187,7 @@ _ROWS = (
     _cleaner("last_round_records_before", GAUGE, "Records before the last round"),
     _cleaner("last_round_records_after", GAUGE, "Records after the last round"),
     _cleaner("map_utilization", GAUGE, "Share of the offset map that the last round used"),
-    _cleaner("collision_rate", GAUGE, "Collisions in the offset map of the last round, for each look-up"),
+    _cleaner("collision_rate", GAUGE, "Collisions per look-up in the offset map of the last round"),
     _cleaner("unreadable_batches", GAUGE, "Batches that the last round could not read"),
     # the process
     Family(

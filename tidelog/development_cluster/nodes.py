@@ -156,7 +156,10 @@ class Nodes:
 
     def _format(self, path: Path, cluster_id: str) -> None:
         command = [*self._java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_LIMIT_S, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise NodeError(f"the controller's directory was not formatted in {FORMAT_LIMIT_S:.0f} s") from None
         if done.returncode != 0:
             raise NodeError(f"the controller's directory cannot be formatted:\n{(done.stdout + done.stderr).strip()}")
 

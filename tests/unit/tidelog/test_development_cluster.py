@@ -244,3 +244,13 @@ def test_configurations_are_the_users_own_and_have_their_values_as_given(
     path = tmp_path / "node-1" / "server.properties"
     assert parse_properties(path.read_text())["sasl.jaas.config"] == given
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_format_that_does_not_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(*_: object, timeout: float, **__: object) -> None:
+        raise subprocess.TimeoutExpired("java", timeout)
+
+    monkeypatch.setattr(subprocess, "run", wait)
+    nodes = Nodes(Layout(tmp_path, 1, (2,), {}), "java", "jars")
+    with pytest.raises(NodeError, match="was not formatted in 120 s"):
+        nodes._start_controller("id")

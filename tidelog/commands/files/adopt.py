@@ -35,9 +35,7 @@ NODE_ID = click.IntRange(0, 2**31 - 1)
     "hard links: takes no space and no time, needs the same file system",
 )
 @click.option("--dry-run", is_flag=True, help="check and tell what would be done; write nothing")
-@click.option(
-    "--node-id", type=click.IntRange(0, 2**31 - 1), default=1, metavar="N", show_default=True, help="Tidelog's node.id"
-)
+@click.option("--node-id", type=NODE_ID, default=1, metavar="N", show_default=True, help="Tidelog's node.id")
 @click.option("--leave-out", multiple=True, metavar="TOPIC", help="leave this topic out; may be repeated")
 @click.option(
     "--topic-configs",
