@@ -55,10 +55,10 @@ class TlsListeners:
         """Listeners whose stores are to be read again after the reading under way; True: even if nothing has
         changed.
         """
-        self._timers_of_looks: dict[str, Timer] = {}
+        self._timers_of_checks: dict[str, Timer] = {}
         self.handshakes = Handshakes(loop, timers)
         for listener in self._listeners.values():
-            self._schedule_look(listener)
+            self._schedule_check(listener)
         self._warn_of_ends()
 
     def begin(
@@ -106,19 +106,19 @@ class TlsListeners:
     def close(self) -> None:
         """End the handshakes, and the checks of store files."""
         self._timer_of_warnings.cancel()
-        for timer in self._timers_of_looks.values():
+        for timer in self._timers_of_checks.values():
             timer.cancel()
         self.handshakes.close()
 
-    def _schedule_look(self, listener: TlsListener) -> None:
+    def _schedule_check(self, listener: TlsListener) -> None:
         interval_ms = listener.values["ssl.store.refresh.ms"]
         if interval_ms:
-            look = partial(self._look, listener)
-            self._timers_of_looks[listener.name] = self._timers.schedule(interval_ms, look)
+            check = partial(self._check_files, listener)
+            self._timers_of_checks[listener.name] = self._timers.schedule(interval_ms, check)
 
-    def _look(self, listener: TlsListener) -> None:
+    def _check_files(self, listener: TlsListener) -> None:
         self._read(listener, even_if_unchanged=False)
-        self._schedule_look(listener)
+        self._schedule_check(listener)
 
     def _read(self, listener: TlsListener, *, even_if_unchanged: bool) -> None:
         """Read a listener's stores in a thread, one reading at a time."""

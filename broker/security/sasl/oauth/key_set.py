@@ -95,12 +95,12 @@ class KeySet(Generic[K]):
             if now < self._due_s:
                 return self._due_s - now
             self._due_s = now + self._pace.refresh_s
-        wait_s = self._look()
+        wait_s = self._refresh()
         with self._lock:
             self._due_s = min(self._due_s, self._now_s() + wait_s)
         return wait_s
 
-    def _look(self) -> float:
+    def _refresh(self) -> float:
         """Read the keys; return the seconds until the next read."""
         try:
             self.keys = self._read(parse(self._fetch()))

@@ -369,7 +369,7 @@ async def test_a_schema_that_cannot_be_encoded_is_refused(tmp_path: Path, body: 
         assert await client.get("/schemas") == []
 
 
-async def test_a_record_of_half_a_character_hinders_no_other(tmp_path: Path) -> None:
+async def test_a_record_with_a_lone_surrogate_does_not_stop_the_registry(tmp_path: Path) -> None:
     async with registry(tmp_path) as client:
         await client.register("s", A)
         key = b'{"keytype":"SCHEMA","subject":"t","version":1,"magic":1}'
@@ -413,7 +413,7 @@ async def test_a_restart_keeps_all_and_ids_continue(tmp_path: Path) -> None:
         assert await client.register("s", B) == 2
 
 
-async def test_another_registrys_records_are_ours(tmp_path: Path) -> None:
+async def test_records_of_another_registry_are_read(tmp_path: Path) -> None:
     """Confluent's registry writes the same topic; equal schemas may have other texts there."""
     key = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
     text = json.dumps(A.replace(",", ", "))

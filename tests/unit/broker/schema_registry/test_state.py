@@ -50,7 +50,7 @@ CONFLUENT = [
 
 
 @pytest.mark.parametrize(("record", "key", "value"), CONFLUENT)
-def test_records_are_confluents(record: StoredRecord, key: str, value: str | None) -> None:
+def test_records_have_confluents_form(record: StoredRecord, key: str, value: str | None) -> None:
     assert encode_key(record.key).decode() == key
     assert (None if record.value is None else to_bytes(record.value).decode()) == value
     assert decode_key(key.encode()) == record.key
@@ -150,7 +150,7 @@ def test_references_are_found_both_ways() -> None:
             delete(state, "a", *((1,) if delete is changes.delete_version else ()), permanent=False)
 
 
-def test_references_in_a_ring_end() -> None:
+def test_references_in_a_cycle_are_resolved_once() -> None:
     state = replayed(
         stored("a", 1, 1, references=(Reference("b", "b", 1),)), stored("b", 1, 2, references=(Reference("a", "a", 1),))
     )
@@ -207,7 +207,7 @@ def test_levels_and_modes_hold_for_a_subject_or_for_all() -> None:
     [("NONE", []), ("BACKWARD", [3]), ("FORWARD", [3]), ("FULL", [3]), ("BACKWARD_TRANSITIVE", [3, 2, 1]),
      ("FORWARD_TRANSITIVE", [3, 2, 1]), ("FULL_TRANSITIVE", [3, 2, 1])],
 )  # fmt: skip
-def test_a_level_says_with_which_versions(level: str, compared: list[int]) -> None:
+def test_a_level_selects_the_versions_to_compare(level: str, compared: list[int]) -> None:
     versions = [RegisteredSchema("s", number, number, "x") for number in (1, 2, 3)]
     assert [one.version for one in changes.to_compare(level, versions)] == compared
 

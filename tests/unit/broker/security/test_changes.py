@@ -122,7 +122,7 @@ def changes_and_lines(
 
 
 @pytest.mark.parametrize("api", sorted(REQUESTS))
-def test_each_change_has_its_line_wherever_its_client_goes(
+def test_each_change_has_its_line_even_if_its_client_disconnects(
     tmp_path: Path, api: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else a client that closes its connection at once would leave no trace of what it changed."""
@@ -151,7 +151,7 @@ def test_long_names_are_complete_in_audit_lines(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_end_of_a_token_has_its_line_if_its_client_goes_and_the_change_is_durable(
+def test_a_durable_expiry_time_has_its_line_even_if_its_client_disconnects(
     caplog: pytest.LogCaptureFixture, *, fails: bool
 ) -> None:
     caplog.set_level(logging.INFO, "tidelog.audit")
@@ -173,7 +173,7 @@ def test_the_end_of_a_token_has_its_line_if_its_client_goes_and_the_change_is_du
     assert [json.loads(line)["until_ms"] for line in caplog.messages] == [4711] * (not fails)
 
 
-def test_lines_of_a_client_that_goes_are_written_in_steps(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_of_a_client_that_disconnects_are_written_in_steps(caplog: pytest.LogCaptureFixture) -> None:
     """50,000 lines at once would hold the loop for a second."""
     caplog.set_level(logging.INFO, "tidelog.audit")
     loop = ManualLoop()
@@ -211,7 +211,7 @@ def lines_of_offsets(steps_done: int, caplog: pytest.LogCaptureFixture) -> tuple
     return [json.loads(line) for line in caplog.messages], is_over
 
 
-def test_very_many_topics_have_lines_of_some_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_topics_are_spread_over_several_lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tidelog.audit")
     lines, is_over = lines_of_offsets(10**6, caplog)
     assert is_over
@@ -222,7 +222,7 @@ def test_very_many_topics_have_lines_of_some_each(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("steps_done", [1, 2, TOPICS_PER_LINE, 2 * TOPICS_PER_LINE])
-def test_a_client_that_goes_while_lines_are_written_leaves_one_that_says_so(
+def test_a_disconnect_while_lines_are_written_leaves_a_line_that_says_so(
     caplog: pytest.LogCaptureFixture, steps_done: int
 ) -> None:
     caplog.set_level(logging.INFO, "tidelog.audit")

@@ -227,7 +227,7 @@ def test_a_default_of_avro_is_a_number_of_json() -> None:
 
 
 def test_a_long_namespace_is_refused_before_each_type_gets_it() -> None:
-    """Each of 20,000 fields got a name of 500,000 characters: the broker took 20 GB."""
+    """Each of 20,000 fields could get a name of 500,000 characters, 10 GB in all."""
     fields = [{"name": f"a{n}", "type": "A"} for n in range(50)]
     for names in ({"name": "A", "namespace": "n" * 100_000}, {"name": "n" * 100_000 + ".A"}):
         tracemalloc.start()
@@ -252,7 +252,7 @@ MIXED = [*range(10_000), "a"]
     ],
 )
 def test_long_lists_of_a_json_schema_are_checked_in_bounded_time(node: Any) -> None:
-    """The elements were compared each with each: a body of 1 MiB kept the registry's only thread for an hour."""
+    """The elements were compared each with each: 10,000 took 17 s, and 1 MiB of numbers would take an hour."""
     began = process_time()
     with pytest.raises(InvalidSchemaError):
         json_schema(node)

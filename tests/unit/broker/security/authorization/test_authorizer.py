@@ -142,7 +142,7 @@ def random_rule(choose: random.Random) -> AccessRule:
     )
 
 
-def test_requests_agree_with_decisions_that_nothing_is_kept_of(
+def test_cached_decisions_equal_decisions_without_a_cache(
     changing: ChangingWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each request is answered by the ACLs in force and has the audit line of its verdict, kept or not."""

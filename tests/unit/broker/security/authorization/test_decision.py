@@ -306,7 +306,7 @@ def test_a_permission_without_a_name_denies_and_allows_nothing() -> None:
 
 
 def test_many_rules_of_one_user_and_resource_are_added_and_removed_in_time() -> None:
-    """Each rule was sorted among all others of its user and resource: 10,000 took 19 s of one turn of the loop."""
+    """Each rule was sorted among all others of its user and resource: 4,000, and the removal of 2,000, took 1.3 s."""
     rules = [AccessRule(TOPIC, "a", LITERAL, "User:x", f"10.0.{n % 250}.{n // 250}", READ, ALLOW) for n in range(4_000)]
     began = process_time()
     acls = Acls(rules)

@@ -25,7 +25,7 @@ def test_a_wrong_name_or_password_is_refused(token: str) -> None:
         PlainServer(USERS).evaluate(token.encode())
 
 
-def test_one_may_log_in_as_oneself_alone() -> None:
+def test_a_client_acts_only_as_the_user_that_logs_in() -> None:
     with pytest.raises(AuthenticationFailedError, match="different from username"):
         PlainServer(USERS).evaluate(b"root\0ann\0secret")
 

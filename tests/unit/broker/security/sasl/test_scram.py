@@ -202,7 +202,7 @@ def test_a_proof_of_another_size_is_refused(size: int) -> None:
         ours.evaluate(b"c=biws,r=xn,p=" + base64.b64encode(bytes(size) or b"") or b"=")
 
 
-def test_one_may_log_in_as_oneself_alone() -> None:
+def test_a_client_acts_only_as_the_user_that_logs_in() -> None:
     client = Client(ScramMechanism.SCRAM_SHA_256, gs2="n,a=user,")
     ours = server()
     assert ours.evaluate(client.final(ours.evaluate(client.first()).token)).user == "user"

@@ -197,7 +197,7 @@ async def test_a_network_of_ipv6_is_one_address(
     assert len(world.handshakes) == 3
 
 
-async def test_half_handshakes_make_way_for_whole_ones(
+async def test_incomplete_handshakes_are_closed_for_complete_ones(
     world: World, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slowloris: no client waits for the deadline of strangers, and those of its own address go first."""

@@ -167,7 +167,7 @@ def test_a_client_refuses_a_delta_list() -> None:
         build_context(ROOT.pem + ROOT.revoke() + ROOT.revoke(MIDDLE, of=1))
 
 
-def test_a_client_has_one_truststore() -> None:
+def test_a_client_takes_a_file_or_a_text_of_certificates_not_both() -> None:
     with pytest.raises(ClientError, match="not both"):
         read_trusted("trusted.pem", ROOT.pem)
 

@@ -86,7 +86,7 @@ def test_a_token_that_is_not_good_is_refused_and_the_client_learns_no_reason(tok
         *((b"ticket", b"", b"+" + bytes((layer, 0, 0, 0))) for layer in (0, 2, 3, 4, 7, 255)),
     ],
 )
-def test_an_answer_that_was_not_offered_is_refused(tokens: tuple[bytes, ...]) -> None:
+def test_a_wrong_answer_to_the_offer_is_refused(tokens: tuple[bytes, ...]) -> None:
     with pytest.raises(InvalidTokenError):
         run(server(), *tokens)
 

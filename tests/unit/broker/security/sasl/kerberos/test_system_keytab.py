@@ -39,7 +39,7 @@ def test_the_environment_comes_first(settings: Path, named: str, path: str | Non
     assert system_keytab({"KRB5_KTNAME": named, "KRB5_CONFIG": str(settings)}) == path
 
 
-def test_the_first_file_that_says_it_counts(settings: Path) -> None:
+def test_the_first_file_with_the_setting_is_used(settings: Path) -> None:
     empty, missing = settings.with_name("empty.conf"), settings.with_name("missing.conf")
     assert system_keytab({"KRB5_CONFIG": f"{missing}:{empty}:{settings}"}) == "/from/settings"
 

@@ -28,7 +28,7 @@ BAD_TIMES: list[Any] = ["1", True, [], {}, -1, float("inf"), float("nan"), 10**4
         *(({"exp": 2000, "nbf": value}, "is not a time") for value in BAD_TIMES),
     ],
 )
-def test_a_token_has_begun_and_has_not_ended(claims: dict[str, Any], refused: str | None) -> None:
+def test_a_token_is_valid_between_its_times(claims: dict[str, Any], refused: str | None) -> None:
     if refused is None:
         assert check_times(claims, NOW, 30) == claims["exp"]
         return

@@ -43,7 +43,7 @@ class World:
         return list(document["keys"])
 
 
-def test_keys_are_read_and_again_after_a_while() -> None:
+def test_keys_are_read_again_after_the_refresh_interval() -> None:
     world = World()
     assert (world.keys.step(), world.keys.keys) == (3600, [1])
     world.document = b'{"keys": [2]}'
@@ -69,7 +69,7 @@ def test_while_the_endpoint_fails_the_old_keys_stay_and_the_waits_grow(caplog: p
 
 
 @pytest.mark.parametrize("defect", [ValueError("no port"), UnicodeError("label too long"), KeyError("x")])
-def test_a_look_that_fails_in_another_way_is_a_failed_look(defect: Exception) -> None:
+def test_an_unexpected_error_is_a_failed_read(defect: Exception) -> None:
     """The thread would end, and the keys would stay as they are until the next start."""
     world = World()
 
@@ -82,7 +82,7 @@ def test_a_look_that_fails_in_another_way_is_a_failed_look(defect: Exception) ->
     assert (world.keys.step(), world.keys.keys) == (3600, [1])
 
 
-def test_unknown_keys_bring_one_look_a_minute_forward() -> None:
+def test_unknown_keys_cause_one_early_read_a_minute() -> None:
     world = World()
     world.keys.step()
     for second in range(0, 600, 3):
@@ -92,7 +92,7 @@ def test_unknown_keys_bring_one_look_a_minute_forward() -> None:
     assert world.reads == 1 + 600 // EARLY_PAUSE_S
 
 
-def test_unknown_keys_do_not_hasten_an_endpoint_that_fails() -> None:
+def test_unknown_keys_cause_no_early_read_while_reads_fail() -> None:
     world = World()
     world.document = b"no"
     world.keys.step()
@@ -100,7 +100,7 @@ def test_unknown_keys_do_not_hasten_an_endpoint_that_fails() -> None:
     assert world.reads == 1
 
 
-def test_a_look_that_is_asked_for_during_another_is_not_lost() -> None:
+def test_a_read_that_is_asked_for_during_another_is_not_lost() -> None:
     world = World()
     fetched = world._fetch
 
@@ -192,7 +192,7 @@ def test_a_response_that_is_too_long_is_refused() -> None:
         fetch_url(url, None)
 
 
-def test_an_answer_that_takes_too_long_is_left() -> None:
+def test_an_answer_that_takes_too_long_is_a_failed_read() -> None:
     times = iter([0.0, 11.0])
     with endpoint(200, b"slow") as url, pytest.raises(MalformedKeysError, match="too long"):
         fetch_url(url, None, lambda: next(times))
