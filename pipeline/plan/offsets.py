@@ -10,7 +10,7 @@ Without one (files alone):
 The broker's own checkpoint of high watermarks is written every five seconds: a reader that trusted it would miss the
 newest records. On a broker that has the only replica, the high watermark *is* the end of the log.
 In the directory of one of several replicas, the valid end may lie above the high watermark: give
-``kafka.bootstrap.servers`` there, and one ListOffsets request tells how far to read.
+``kafka.bootstrap.servers`` there, and the leaders' answers to ListOffsets tell how far to read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from tidelog.client import Client, ClientError
+from tidelog.client.admin.offsets import READ_COMMITTED, log_ends
+from tidelog.client.cluster import Cluster, Trouble
 from tidelog.client.connection import PLAIN
 from tidelog.client.security import Security
 from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
@@ -34,13 +35,6 @@ from tidelog.pipeline.files.storage import files_at, is_directory
 from tidelog.pipeline.options.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json, to_json
 from tidelog.pipeline.plan.selection import PartitionDirectory
 from tidelog.pipeline.plan.transactions.last_stable import first_unstable_offset
-from tidelog.protocol.errors import KafkaError, error_for_code
-from tidelog.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
 
 __all__ = ["EARLIEST", "LATEST", "LogBounds", "PartitionOffsets", "broker_ends", "from_json", "log_bounds", "to_json"]
 
@@ -48,6 +42,8 @@ __all__ = ["EARLIEST", "LATEST", "LogBounds", "PartitionOffsets", "broker_ends",
 _Seen = TypeVar("_Seen")
 #: How often the bounds are looked up again because the cleaner or retention removed files meanwhile.
 ATTEMPTS = 5
+#: How long a request to a broker may take, and how long a leader is searched for, in seconds.
+TIMEOUT_S = 10.0
 
 
 class LogBounds(NamedTuple):
@@ -136,38 +132,16 @@ def broker_ends(
     read_committed: bool = False,
     security: Security = PLAIN,
 ) -> PartitionOffsets:
-    """Ask a broker by one ListOffsets for the end of each partition: the high watermark, or with ``read_committed`` the
+    """Ask the leader of each partition by ListOffsets for its end: the high watermark, or with ``read_committed`` the
     last stable offset. Raises PipelineError.
     """
-    by_topic: dict[str, list[int]] = {}
-    for directory in directories:
-        by_topic.setdefault(directory.topic, []).append(directory.partition)
-    topics = [
-        ListOffsetsTopic(
-            name=topic,
-            partitions=[ListOffsetsPartition(partition_index=number, timestamp=LATEST) for number in numbers],
-        )
-        for topic, numbers in by_topic.items()
-    ]
-    request = ListOffsetsRequest(replica_id=-1, isolation_level=int(read_committed), topics=topics)
+    partitions = [(directory.topic, directory.partition) for directory in directories]
+    try:
+        with Cluster(bootstrap, TIMEOUT_S, security) as cluster:
+            found = log_ends(cluster, partitions, isolation_level=READ_COMMITTED if read_committed else 0)
+    except Trouble as error:
+        raise PipelineError(f"kafka.bootstrap.servers={bootstrap}: {error}") from error
     ends: PartitionOffsets = {}
-    for answered in _ask_any(bootstrap, request, security).topics:
-        for partition in answered.partitions:
-            if partition.error_code:
-                name = f"{answered.name}-{partition.partition_index}"
-                why = error_for_code(partition.error_code).default_message
-                raise PipelineError(f"kafka.bootstrap.servers={bootstrap}: end of {name}: {why}")
-            ends.setdefault(answered.name, {})[partition.partition_index] = partition.offset
+    for (topic, number), offset in found.items():
+        ends.setdefault(topic, {})[number] = offset
     return ends
-
-
-def _ask_any(bootstrap: str, request: ListOffsetsRequest, security: Security) -> ListOffsetsResponse:
-    """Return the response of the first server that answers. Raises PipelineError."""
-    failure: Exception = ClientError("expected HOST:PORT")
-    for server in filter(None, map(str.strip, bootstrap.split(","))):
-        try:
-            with Client(server, security=security) as client:
-                return client.call(request, ListOffsetsResponse)
-        except (ClientError, KafkaError, OSError) as error:
-            failure = error
-    raise PipelineError(f"kafka.bootstrap.servers={bootstrap}: {failure}") from failure

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, end_transaction, fill, write
+from tidelog.client.cluster import Cluster
+from tidelog.client.security import Security
 from tidelog.log.files.checkpoints import write_offset_checkpoint, write_partition_metadata
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.find.indexer import LogIndexer
@@ -30,12 +32,19 @@ from tidelog.pipeline.files.read_count import ReadCount
 from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.options import parse_options
+from tidelog.pipeline.plan import offsets
 from tidelog.pipeline.plan.offsets import broker_ends, log_bounds
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, SegmentSlice, group, plan
 from tidelog.pipeline.plan.request import batch_request
 from tidelog.pipeline.plan.selection import ensure_same_topics, find_partitions
 from tidelog.pipeline.plan.timestamps import first_offset_at_or_after
 from tidelog.pipeline.plan.transactions import last_stable
+from tidelog.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 pytest.importorskip("pyarrow")
@@ -182,8 +191,53 @@ class TestBounds:
         data.log("t")
         with pytest.raises(PipelineError, match=r"kafka.bootstrap.servers=127.0.0.1:1: cannot connect"):
             broker_ends("127.0.0.1:1", [request_directory(data)])
-        with pytest.raises(PipelineError, match=r"kafka.bootstrap.servers=, : expected HOST:PORT"):
+        with pytest.raises(
+            PipelineError, match=r"kafka.bootstrap.servers=, : no bootstrap server is given"
+        ):
             broker_ends(", ", [request_directory(data)])
+
+    def test_the_leader_of_each_partition_gives_its_end(
+        self, data: DataDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One server was asked for all partitions, and in a cluster it led only some of them."""
+        for partition in (0, 1):
+            fill(data.log("t", partition), 20)
+        monkeypatch.setattr(offsets, "Cluster", TwoLeaders)
+        request = request_of(data, kafka_bootstrap_servers="any:1")
+        assert [(wanted.directory.partition, wanted.end) for wanted in request.ranges] == [(0, 10), (1, 11)]
+
+
+class TwoLeaders(Cluster):
+    """A cluster in which broker N leads partition N of each topic, with a high watermark of 10 + N."""
+
+    def __init__(self, servers: str, timeout_s: float, security: Security) -> None:
+        self._timeout_s = timeout_s
+
+    def leader(self, topic: str, partition: int) -> tuple[str, int]:
+        return "broker", partition
+
+    def client_for(self, address: tuple[str, int]) -> Any:
+        return Leader(address[1])
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Leader:
+    """A connection to a broker that leads one partition of each topic."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        return {ListOffsetsRequest.API_KEY: (1, 9)}
+
+    def send(self, request: ListOffsetsRequest, response_type: type, version: int) -> ListOffsetsResponse:
+        (topic,) = request.topics
+        (asked,) = topic.partitions
+        assert asked.partition_index == self._partition
+        found = ListOffsetsPartitionResponse(partition_index=self._partition, offset=10 + self._partition)
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name=topic.name, partitions=[found])])
 
 
 def request_directory(data: DataDirectory, topic: str = "t") -> Any:
