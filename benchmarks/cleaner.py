@@ -11,8 +11,6 @@ and ``100m-keys`` have more keys than the map holds: 20 million in 2 GB, 100 mil
 from __future__ import annotations
 
 import argparse
-import datetime
-import os
 import re
 import resource
 import shutil
@@ -25,11 +23,11 @@ from pathlib import Path
 from benchmarks.cleaner_data import CONFIG, DATA_SETS, DEFAULT, DataSet, make, replace_log
 from benchmarks.cleaner_latency import measure_latency
 from benchmarks.cleaner_report import Comparison, cleaner_table, latency_table
-from benchmarks.machine import commit, describe, require_compiled
+from benchmarks.machine import require_compiled
 from benchmarks.procfs import CpuTime, cpu_time
-from benchmarks.report import put_section
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.kafka_jars import MissingToolError
+from benchmarks.saving import Page, add_save
 from tidelog.cleaner.engine.engine import ENGINE
 from tidelog.cleaner.log_to_clean import LogToClean
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions, CleanerStats
@@ -40,7 +38,6 @@ from tidelog.log.recovery.loader import LoadRequest, load_log
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import SystemTime
 
-RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 KAFKA_PARTITIONS = 4
 KAFKA_TIMEOUT_S = 180.0
 LOGGING = """
@@ -169,7 +166,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of Tidelog before Kafka's, and as many after")
     parser.add_argument("--no-kafka", action="store_true")
     parser.add_argument("--latency", action="store_true", help="produce latency with and without cleaning, only")
-    parser.add_argument("--save", action="store_true", help="put a section into benchmarks/RESULTS.md")
+    add_save(parser)
     return parser.parse_args(words)
 
 
@@ -199,16 +196,11 @@ def main(words: Sequence[str] | None = None) -> int:
     require_compiled()
     options = arguments(words)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if options.latency:
-        title, body = "Produce beside the cleaner", latency_table(measure_latency(options.directory, options.rounds))
-    else:
-        title = "The cleaner"
-        body = cleaner_table([measure(DATA_SETS[name], options) for name in options.names or DEFAULT])
-    body = f"Commit {commit()}. {describe()}. Load average {os.getloadavg()[0]:.1f}.\n\n{body}"
-    print(body)
-    if options.save:
-        now = datetime.datetime.now(datetime.UTC)
-        put_section(RESULTS, f"{title}, {now:%Y-%m-%d %H:%M} UTC", body)
+    with Page("Produce beside the cleaner" if options.latency else "The cleaner", "cleaner", save=options.save) as page:
+        if options.latency:
+            page.print_line(latency_table(measure_latency(options.directory, options.rounds)))
+        else:
+            page.print_line(cleaner_table([measure(DATA_SETS[name], options) for name in options.names or DEFAULT]))
     return 0
 
 

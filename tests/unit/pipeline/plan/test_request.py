@@ -191,9 +191,7 @@ class TestBounds:
         data.log("t")
         with pytest.raises(PipelineError, match=r"kafka.bootstrap.servers=127.0.0.1:1: cannot connect"):
             broker_ends("127.0.0.1:1", [request_directory(data)])
-        with pytest.raises(
-            PipelineError, match=r"kafka.bootstrap.servers=, : no bootstrap server is given"
-        ):
+        with pytest.raises(PipelineError, match=r"kafka.bootstrap.servers=, : no bootstrap server is given"):
             broker_ends(", ", [request_directory(data)])
 
     def test_the_leader_of_each_partition_gives_its_end(
@@ -220,7 +218,7 @@ class TwoLeaders(Cluster):
         return Leader(address[1])
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 class Leader:
