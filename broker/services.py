@@ -148,17 +148,22 @@ class LateServices:
         coordinators = self.coordinators.made
         return deferred_value(None) if coordinators is None else coordinators.forget_topic(image.name, image.topic_id)
 
-    def lower_cleaner_checkpoint(self, log: UnifiedLog) -> None:
-        """Lower the cleaner's checkpoint of a log that was truncated, also if no cleaner runs: after a restart nothing
-        would show the truncation. Any thread. Raises KafkaStorageError.
+    def lower_checkpoints(self, log: UnifiedLog) -> None:
+        """Lower the cleaner's checkpoint of a log that was truncated, and remove those of its key and tag indices if
+        they reach beyond its end. This is done also if no cleaner and no indexer runs: after a restart nothing would
+        show the truncation. Any thread. Raises KafkaStorageError.
         """
+        from tidelog.log.find.index_checkpoint import remove_checkpoints_beyond  # late: truncations are rare
+
+        file_system = log.environment.file_system
+        remove_checkpoints_beyond(file_system, log.directory, log.log_end_offset)
         cleaner = self.cleaner.made
         if cleaner is not None:
             cleaner.manager.checkpoint.lower(log)
         elif os.path.exists(os.path.join(os.path.dirname(log.directory), CLEANER_OFFSET_FILE)):
             from tidelog.cleaner.checkpoint import CleanerCheckpoint  # late: most brokers have no such file yet
 
-            CleanerCheckpoint(log.environment.file_system).lower(log)
+            CleanerCheckpoint(file_system).lower(log)
 
     def forget_cleaned(self, partition: TopicPartition) -> None:
         """Remove a deleted partition's cleaner checkpoint; do nothing if no checkpoint file exists."""

@@ -138,11 +138,11 @@ class ReplicaFetcher:
         return following
 
     def _write_checkpoints(self, log: UnifiedLog) -> None:
-        """Write the checkpoints that a truncation of the log changes, the cleaner's included. Any thread. Raises
-        KafkaStorageError.
+        """Write the checkpoints that a truncation of the log changes, those of the cleaner and of indices included.
+        Any thread. Raises KafkaStorageError.
         """
         write_checkpoints(self._broker.log_manager)
-        self._broker.services.lower_cleaner_checkpoint(log)
+        self._broker.services.lower_checkpoints(log)
 
     def _note_unopened(self, key: FetchKey, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"

@@ -23,6 +23,8 @@ from typing import NamedTuple
 from tidelog.log.system.file_system import FileSystem, ReadableFiles
 from tidelog.protocol.errors import KafkaStorageError
 
+KEYS_DIRECTORY = "keys"
+TAGS_DIRECTORY = "tags"
 CHECKPOINT_FILE = "index-checkpoint"
 _FORMAT = "tidelog-index 1"
 
@@ -77,6 +79,22 @@ def read_checkpoint(file_system: ReadableFiles, path: str) -> Checkpoint | None:
     if first != _FORMAT:
         return None
     return Checkpoint(made_for.removeprefix("made-for "), int(next_offset.split()[-1]), states)
+
+
+def remove_checkpoints_beyond(file_system: FileSystem, log_directory: str, end: int) -> None:
+    """Remove the checkpoints of a log's indices that have entries for offsets from ``end`` on, after a truncation to
+    there.
+
+    A running index is rebuilt with its next step. This is for a kill before that step, when the log may have grown
+    beyond the index again, and for an index that is not in use. Raises KafkaStorageError.
+    """
+    for name in (KEYS_DIRECTORY, TAGS_DIRECTORY):
+        directory = os.path.join(log_directory, name)
+        path = os.path.join(directory, CHECKPOINT_FILE)
+        checkpoint = read_checkpoint(file_system, path)
+        if checkpoint is not None and checkpoint.next_offset > end:
+            file_system.unlink(path, missing_ok=True)
+            file_system.sync_directory(directory)
 
 
 def keep_known_files(

@@ -28,11 +28,10 @@ from tidelog.log.fetch import FetchIsolation
 from tidelog.log.find.engine import engine
 from tidelog.log.find.engine.reference import RowSettings, WalkStop, append_batch
 from tidelog.log.find.hashing import key_seed
+from tidelog.log.find.index_checkpoint import KEYS_DIRECTORY, TAGS_DIRECTORY
 from tidelog.log.find.index_file import IndexDamagedError
-from tidelog.log.find.key_index import DIRECTORY as KEYS_DIRECTORY
 from tidelog.log.find.key_index import IndexSizes, KeyIndex
 from tidelog.log.find.rows import Rows
-from tidelog.log.find.tag_index import DIRECTORY as TAGS_DIRECTORY
 from tidelog.log.find.tag_index import TagIndex
 from tidelog.log.unified_log import UNBOUND
 from tidelog.protocol.errors import CorruptMessageError, KafkaError, KafkaStorageError, OffsetOutOfRangeError

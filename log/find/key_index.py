@@ -16,14 +16,20 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.log.find.index_checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, keep_known_files, write_checkpoint
+from tidelog.log.find.index_checkpoint import (
+    CHECKPOINT_FILE,
+    KEYS_DIRECTORY,
+    Checkpoint,
+    FileState,
+    keep_known_files,
+    write_checkpoint,
+)
 from tidelog.log.find.index_file import IndexDamagedError, IndexFile
 from tidelog.log.system.file_system import FileSystem
 
 if TYPE_CHECKING:
     from tidelog.log.find.rows import Rows
 
-DIRECTORY = "keys"
 SUFFIX = ".keys"
 MADE_FOR = "keys"
 
@@ -41,7 +47,7 @@ class KeyIndex:
 
     def __init__(self, file_system: FileSystem, log_directory: str, sizes: IndexSizes) -> None:
         self._file_system = file_system
-        self.directory = os.path.join(log_directory, DIRECTORY)
+        self.directory = os.path.join(log_directory, KEYS_DIRECTORY)
         self._sizes = sizes
         self._bases: list[int] = []
         self.files: tuple[IndexFile, ...] = ()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tidelog.log.find.consume_queue import ConsumeQueueFile
 from tidelog.log.find.index_checkpoint import (
     CHECKPOINT_FILE,
+    TAGS_DIRECTORY,
     Checkpoint,
     QueueState,
     keep_known_files,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from tidelog.log.find.key_index import IndexSizes
     from tidelog.log.find.rows import Rows
 
-DIRECTORY = "tags"
 SUFFIX = ".tags"
 
 
@@ -35,7 +35,7 @@ class TagIndex:
 
     def __init__(self, file_system: FileSystem, log_directory: str, sizes: IndexSizes, header: str) -> None:
         self._file_system = file_system
-        self.directory = os.path.join(log_directory, DIRECTORY)
+        self.directory = os.path.join(log_directory, TAGS_DIRECTORY)
         self._sizes = sizes
         self._made_for = "tags " + header.encode().hex()
         self.files: tuple[ConsumeQueueFile, ...] = ()

@@ -16,9 +16,9 @@ import os
 from dataclasses import dataclass
 
 from tidelog.log.find.hashing import key_hash, key_seed
-from tidelog.log.find.index_checkpoint import CHECKPOINT_FILE, FileState, read_checkpoint
+from tidelog.log.find.index_checkpoint import CHECKPOINT_FILE, KEYS_DIRECTORY, FileState, read_checkpoint
 from tidelog.log.find.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT
-from tidelog.log.find.key_index import DIRECTORY, MADE_FOR, SUFFIX
+from tidelog.log.find.key_index import MADE_FOR, SUFFIX
 from tidelog.pipeline.files.read_count import ReadCount
 from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.storage import files_at
@@ -45,7 +45,7 @@ def find_key(
 
     Raises PipelineError when it cannot be read.
     """
-    keys = os.path.join(directory.path, DIRECTORY)
+    keys = os.path.join(directory.path, KEYS_DIRECTORY)
     path = os.path.join(keys, CHECKPOINT_FILE)
     checkpoint = read_checkpoint(files_at(path), path)
     if checkpoint is None or checkpoint.made_for != MADE_FOR:

@@ -92,7 +92,7 @@ class Parts:
         """Run work in a thread."""
         return run_in_thread(self.loop.shown, cast("Any", None), work)
 
-    def lower_cleaner_checkpoint(self, _log: object) -> None:
+    def lower_checkpoints(self, _log: object) -> None:
         """Do nothing: no cleaner runs here."""
 
     # ---- the replica manager

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.finding import catch_up
 from tests.support.logs import batch
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
@@ -16,6 +17,8 @@ from tidelog.broker.loop.lazy import Begin
 from tidelog.broker.services import LateServices, wants_index
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, read_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.find.index_checkpoint import CHECKPOINT_FILE, KEYS_DIRECTORY, TAGS_DIRECTORY
+from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.system.file_system import OsFileSystem
 
 QUIET = {"admin.listener": "", "log.cleaner.enable": "false", "offsets.topic.num.partitions": "1"}
@@ -88,6 +91,23 @@ def test_a_deleted_partition_wants_the_cleaner_only_for_its_checkpoint(data: Dat
     assert "t 0" not in (tmp_path / CLEANER_OFFSET_FILE).read_text()
 
 
+def test_a_truncation_removes_the_checkpoints_of_indices_that_reach_beyond_it(data: DataBroker) -> None:
+    create_topic(data, "t", configs={"index.keys": "true", "index.tag.header": "kind"})
+    log = data.replica_manager.partition("t", 0).local_log
+    for _ in range(4):
+        log.append_as_leader(memoryview(batch(5)), leader_epoch=0)
+    log.update_high_watermark(15)
+    indexer = LogIndexer(log)
+    indexer.configure()
+    catch_up(indexer)
+    indexer.checkpoint()
+    paths = [Path(log.directory, name, CHECKPOINT_FILE) for name in (KEYS_DIRECTORY, TAGS_DIRECTORY)]
+    for offset in (15, 10):
+        log.truncate_to(offset)
+        data.broker.services.lower_checkpoints(log)
+        assert [path.exists() for path in paths] == [offset == 15] * 2
+
+
 @pytest.mark.parametrize("runs", [False, True], ids=["no cleaner", "a cleaner"])
 def test_a_truncation_lowers_the_cleaners_checkpoint(data: DataBroker, tmp_path: Path, runs: bool) -> None:
     """The broker may be killed before its cleaner starts, when the log has grown again."""
@@ -98,15 +118,15 @@ def test_a_truncation_lowers_the_cleaners_checkpoint(data: DataBroker, tmp_path:
     log.clean_bound = log.log_end_offset  # as when it is opened
     path = Path(log.directory).parent / CLEANER_OFFSET_FILE
     services = data.broker.services
-    services.lower_cleaner_checkpoint(log)
+    services.lower_checkpoints(log)
     assert not path.exists()
     path.write_text("0\n2\nother 0 3\nt 0 15\n")
     if runs:
         assert services.cleaner.get().manager.checkpoint.get(log) == 15
-    services.lower_cleaner_checkpoint(log)
+    services.lower_checkpoints(log)
     assert read_offset_checkpoint(OsFileSystem(), str(path))[TopicPartition("t", 0)] == 15
     log.truncate_to(10)
-    services.lower_cleaner_checkpoint(log)
+    services.lower_checkpoints(log)
     assert read_offset_checkpoint(OsFileSystem(), str(path)) == {
         TopicPartition("other", 0): 3,
         TopicPartition("t", 0): 10,

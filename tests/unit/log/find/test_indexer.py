@@ -16,6 +16,7 @@ from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.log.config import LogConfig
 from tidelog.log.find.consume_queue import ConsumeQueueFile
 from tidelog.log.find.hashing import key_hash, key_seed
+from tidelog.log.find.index_checkpoint import remove_checkpoints_beyond
 from tidelog.log.find.index_file import IndexFile
 from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import NotIndexedError, Query, find_newest
@@ -148,6 +149,21 @@ def test_records_that_follow_a_truncation_during_a_step_are_found(
     indexer = indexer_of(log)
     assert after
     check_answers(log, indexer, after)
+
+
+def test_an_index_whose_log_was_truncated_before_a_kill_is_rebuilt(tmp_path: Path) -> None:
+    """The indexer had no time for a step, and the log has grown beyond the index again."""
+    bench = indexed_bench(str(tmp_path))
+    log = bench.open()
+    generator = random.Random(10)
+    records = fill(log, generator, 60)
+    indexer_of(log).checkpoint()
+    log.truncate_to(records[len(records) // 2].offset)
+    remove_checkpoints_beyond(log.environment.file_system, log.directory, log.log_end_offset)
+    records = [record for record in records if record.offset < log.log_end_offset] + fill(log, generator, 60)
+    log.close()
+    log = bench.open()
+    check_answers(log, indexer_of(log), records)
 
 
 def test_a_checkpoint_after_a_truncation_does_not_outlive_it(tmp_path: Path) -> None:
