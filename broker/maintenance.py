@@ -1,4 +1,4 @@
-"""Periodic jobs of a broker: retention, flushing, checkpoints, deletions, snapshots of the metadata.
+"""Periodic jobs of a broker: retention, flushing, checkpoints, deletions, free space, snapshots of the metadata.
 
 ``BackgroundJobs`` runs each in a thread; the work is in the log manager and the controller.
 """

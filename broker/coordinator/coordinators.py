@@ -194,10 +194,12 @@ class Coordinators:
 
     def _share_member_gone(self, group_id: str, member_id: str) -> None:
         """Release the records that a removed member had acquired. If its group is empty, drop the group's share
-        partitions."""
-        self.share_groups.release_session(SessionKey(group_id, member_id))
+        partitions after that."""
+        groups, session_key = self.share_groups, SessionKey(group_id, member_id)
+        groups.release_session(session_key)
         if self.share_members.is_empty(group_id):
-            self.share_groups.forget_group(group_id)
+            release = groups.when_released(session_key) or deferred_value(None)
+            release.on_done(lambda _: groups.forget_group(group_id))
 
     def _build_transactions(self) -> TransactionCoordinator:
         broker = self._broker

@@ -322,3 +322,24 @@ def test_a_member_that_comes_back_keeps_what_it_acquires_after_the_release(
         world.loop.run_soon()
     assert len(released) == MANY
     assert records_of(finish(begin(world.member(member_id="n")))) == []
+
+
+def test_the_last_member_that_leaves_releases_all_its_records_before_they_are_forgotten(
+    world: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that is not stored costs delivery counts: records would come more often than the group's limit."""
+    append_to_all(world, b"a")
+    member = world.member()
+    finish(begin(member))
+    released = release_slowly(world, monkeypatch)
+    member.leave()
+    while world.loop.soon:
+        world.loop.run_soon()
+    assert len(released) == MANY
+    assert not world.coordinators.share_groups._served
+    counts = {
+        run.delivery_count
+        for data in partitions(finish(begin(world.member(member_id="n"))))
+        for run in data.acquired_records
+    }
+    assert counts == {2}
