@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -53,6 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
     stale = stale_modules()
     if stale:
         pytest.exit(f"compiled from another source: {', '.join(stale)}; run: make extensions", returncode=4)
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as in a shell's background; processes of tests would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(unit_cost)
     note_socket_origins()
 

@@ -8,8 +8,7 @@ same class path maps this archive. It is written again after a change of Java or
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,9 +32,17 @@ SILENT = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
 @cache
 def broker_options(version: str) -> tuple[str, ...]:
-    """Return options of a JVM with the class path of a Kafka broker of that version."""
+    """Return options of a JVM with the class path of a broker of that version; write the archive if there is none."""
     jars = Path(broker_classpath(version)).parent
-    return archive_options(f"kafka-{version}", jars, partial(_record, version))
+    directory = BUILD / "classes" / f"kafka-{version}"
+    archive, marker = directory / "classes.jsa", directory / "complete"
+    recipe = _recipe(jars)
+    with build_lock(directory):
+        if not marker.exists() or marker.read_text() != recipe:
+            archive.unlink(missing_ok=True)
+            _record(version, archive)
+            marker.write_text(recipe)
+    return (*QUICK, *SILENT, f"-XX:SharedArchiveFile={archive}") if archive.exists() else QUICK
 
 
 def java_program(source: Path, version: str = KAFKA_4, more: str = "") -> list[str]:
@@ -59,19 +66,6 @@ def java_command(version: str, class_path: str, *words: str) -> list[str]:
     ``words`` follow it.
     """
     return [require_tool("java", JAVA_INSTALL), *SMALL_HEAP, *broker_options(version), "-cp", class_path, *words]
-
-
-def archive_options(name: str, jars: Path, record: Callable[[Path], None]) -> tuple[str, ...]:
-    """Return options of a JVM with these jars as its class path; ``record`` writes their archive if there is none."""
-    directory = BUILD / "classes" / name
-    archive, marker = directory / "classes.jsa", directory / "complete"
-    recipe = _recipe(jars)
-    with build_lock(directory):
-        if not marker.exists() or marker.read_text() != recipe:
-            archive.unlink(missing_ok=True)
-            record(archive)
-            marker.write_text(recipe)
-    return (*QUICK, *SILENT, f"-XX:SharedArchiveFile={archive}") if archive.exists() else QUICK
 
 
 def _recipe(jars: Path) -> str:

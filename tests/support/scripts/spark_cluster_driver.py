@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import tidelog.pipeline.jobs.exporting.commits as export_commits
 from benchmarks.rivals.spark import SessionPlan, start_session
-from tests.support.spark import java_options
+from tests.support.spark import JAVA_OPTIONS
 from tidelog.pipeline.export.file import FilePlan, FileResult, write_file
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.jobs.progress import Progress
@@ -86,13 +86,13 @@ def start(arguments: dict[str, str]) -> SparkSession:
     settings = {
         "spark.master": f"local-cluster[{EXECUTORS},1,512]",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": java_options(),
+        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         "spark.archives": f"{arguments['archive']}#environment",
         f"spark.executorEnv.{MARKERS}": str(work),
         **SPECULATION,
     }
     python = "./environment/bin/python"
-    return start_session(SessionPlan(work, python=python, java_options=java_options(), settings=settings))
+    return start_session(SessionPlan(work, python=python, java_options=JAVA_OPTIONS, settings=settings))
 
 
 def main(arguments: dict[str, str]) -> None:

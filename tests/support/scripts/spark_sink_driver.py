@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 
 from benchmarks.rivals.spark import SessionPlan, start_session
 from pyspark_tidelog import DefaultSource
-from tests.support.spark import java_options
+from tests.support.spark import JAVA_OPTIONS
 from tests.support.spark_copy import CopyPlan, start_copy
 from tidelog.pipeline.sink.sink import TidelogStreamWriter
 
@@ -71,7 +71,7 @@ def main(arguments: dict[str, str]) -> None:
     work = Path(arguments["work"])
     kill_marker = arguments.get("kill_marker")
     settings = {"spark.master": "local[2,3]"}  # a task may fail twice
-    session = start_session(SessionPlan(work, java_options=java_options(), settings=settings))
+    session = start_session(SessionPlan(work, java_options=JAVA_OPTIONS, settings=settings))
     options = {}
     if kill_marker is not None:
         session.dataSource.register(KillOnceSource)
