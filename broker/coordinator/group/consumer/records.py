@@ -37,6 +37,7 @@ from tidelog.protocol.coordinator_records.group import (
 )
 
 Record = CoordinatorRecord
+_STATES = {state.value for state in MemberState}
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> Record:
@@ -179,12 +180,17 @@ def subscription_of(value: ConsumerGroupMemberMetadataValue) -> Subscription:
 
 
 def current_of(value: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssignment:
+    """Read a member's current assignment. A member in a state of a newer Kafka gets epoch 0: its next heartbeat is
+    fenced, so that it rejoins, and no other member gets its partitions before that."""
+    assigned, pending = assignment_of(value.assigned_partitions), assignment_of(value.partitions_pending_revocation)
+    if value.state not in _STATES:
+        return CurrentAssignment(assigned=assigned, pending_revocation=pending)
     return CurrentAssignment(
         value.member_epoch,
         value.previous_member_epoch,
         MemberState(value.state),
-        assignment_of(value.assigned_partitions),
-        assignment_of(value.partitions_pending_revocation),
+        assigned,
+        pending,
         _read_epochs(value),
     )
 

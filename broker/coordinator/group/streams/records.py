@@ -22,6 +22,7 @@ from tidelog.broker.coordinator.runtime.result import CoordinatorRecord
 from tidelog.protocol.coordinator_records import streams as schema
 
 Record = CoordinatorRecord
+_STATES = {state.value for state in StreamsMemberState}
 
 
 class GroupEpoch(NamedTuple):
@@ -244,16 +245,21 @@ def _replay_current(
     if value is None:
         member.current = NEW_STREAMS_MEMBER
         return
+    assigned = task_set(value.active_tasks, value.standby_tasks, value.warmup_tasks)
+    pending = task_set(
+        value.active_tasks_pending_revocation,
+        value.standby_tasks_pending_revocation,
+        value.warmup_tasks_pending_revocation,
+    )
+    if value.state not in _STATES:  # one of a newer Kafka: the member is fenced, and rejoins
+        member.current = StreamsAssignment(assigned=assigned, pending_revocation=pending)
+        return
     member.current = StreamsAssignment(
         value.member_epoch,
         value.previous_member_epoch,
         StreamsMemberState(value.state),
-        task_set(value.active_tasks, value.standby_tasks, value.warmup_tasks),
-        task_set(
-            value.active_tasks_pending_revocation,
-            value.standby_tasks_pending_revocation,
-            value.warmup_tasks_pending_revocation,
-        ),
+        assigned,
+        pending,
         {
             (tasks.subtopology_id, partition): epoch
             for tasks in (*value.active_tasks, *value.active_tasks_pending_revocation)
@@ -266,7 +272,8 @@ def _epochs_of(tasks: schema.TaskIds, member_epoch: int) -> list[int]:
     """Return the epochs in which tasks were assigned. A record from before Kafka 4.3 has none: each task gets the
     member's epoch.
     """
-    return [member_epoch] * len(tasks.partitions) if tasks.assignment_epochs is None else tasks.assignment_epochs
+    epochs = tasks.assignment_epochs
+    return [member_epoch] * len(tasks.partitions) if epochs is None or len(epochs) != len(tasks.partitions) else epochs
 
 
 def task_set(active: Iterable[Any], standby: Iterable[Any], warmup: Iterable[Any]) -> TaskSet:

@@ -10,8 +10,14 @@ from tests.support.coordinators import GroupWorld
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup, ConsumerGroupState
 from tidelog.broker.coordinator.group.consumer.records import current_of
+from tidelog.broker.coordinator.group.records import GroupRecordSerde
+from tidelog.broker.coordinator.runtime.replay import encode_batch
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord
 from tidelog.broker.metadata.image import TopicImage, single_replica_states
-from tidelog.protocol.coordinator_records.group import ConsumerGroupCurrentMemberAssignmentValue
+from tidelog.protocol.coordinator_records.group import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+)
 from tidelog.protocol.coordinator_records.group import TopicPartitions as StoredPartitions
 from tidelog.protocol.errors import (
     FencedInstanceIdError,
@@ -330,6 +336,29 @@ def test_a_static_member_takes_its_place_again() -> None:
     assert set(group_of(world).members) == {"a2", "b"}
     with pytest.raises(UnknownMemberIdError):
         beat(world, "a1", epoch)
+
+
+def test_a_member_in_a_state_of_a_newer_kafka_is_fenced_and_keeps_its_partitions_until_it_rejoins() -> None:
+    """The partition with all its groups could not be loaded."""
+    world = GroupWorld()
+    join(world, "a")
+    join(world, "b")
+    before = settle(world, "a", "b")
+    epoch = group_of(world).epoch
+    key = ConsumerGroupCurrentMemberAssignmentKey(group_id="g", member_id="a")
+    topic = StoredPartitions(topic_id=T, partitions=before["a"][T])
+    value = ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=epoch, previous_member_epoch=epoch, state=9, assigned_partitions=[topic],
+        partitions_pending_revocation=[],
+    )  # fmt: skip
+    batch = encode_batch(GroupRecordSerde(), [CoordinatorRecord(key, value)], None, 0)
+    world.log.append(world.runtime.partition_for("g"), batch)
+    again = world.restarted()
+    assert group_of(again).owners == group_of(world).owners
+    with pytest.raises(FencedMemberEpochError):
+        beat(again, "a", epoch, owned=before["a"])
+    response = join(again, "a")
+    assert (response.member_epoch, partitions(response)) == (epoch, before["a"])
 
 
 def test_a_static_member_that_returns_under_its_own_id_still_times_out() -> None:

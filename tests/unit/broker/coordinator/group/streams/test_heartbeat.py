@@ -13,7 +13,15 @@ import pytest
 
 from tests.support.topics import create_topic, delete_topic
 from tests.unit.broker.coordinator.streams_world import Member, StreamsWorld, word_count
+from tidelog.broker.coordinator.group.streams.checks import check_epoch
+from tidelog.broker.coordinator.group.streams.group import StreamsGroup, StreamsMember, StreamsMemberSpec
+from tidelog.broker.coordinator.group.streams.records import replay_streams
 from tidelog.broker.coordinator.group.streams.topology import StatusCode
+from tidelog.protocol.coordinator_records.streams import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+)
+from tidelog.protocol.coordinator_records.streams import TaskIds as StoredTaskIds
 from tidelog.protocol.errors import (
     FencedMemberEpochError,
     GroupIdNotFoundError,
@@ -103,6 +111,27 @@ def test_internal_topics_are_made_and_then_tasks_are_given(world: StreamsWorld) 
     assert made["counts-changelog"].configs == {"cleanup.policy": "compact"}
     assert codes(member.beat()) == []
     assert (member.assigned_tasks(), world.group.state.value) == ((ALL, set()), "Stable")
+
+
+def test_a_member_in_a_state_of_a_newer_kafka_is_fenced_and_keeps_its_tasks_until_it_rejoins() -> None:
+    """The partition with all its groups could not be loaded."""
+    group = StreamsGroup("g")
+    group.members["a"] = StreamsMember("a", StreamsMemberSpec())
+    key = StreamsGroupCurrentMemberAssignmentKey(group_id="g", member_id="a")
+    given = StoredTaskIds(subtopology_id="0", partitions=[0, 1], assignment_epochs=[5])
+    value = StreamsGroupCurrentMemberAssignmentValue(
+        member_epoch=5, previous_member_epoch=4, state=9, active_tasks=[given], standby_tasks=[], warmup_tasks=[],
+        active_tasks_pending_revocation=[], standby_tasks_pending_revocation=[], warmup_tasks_pending_revocation=[],
+    )  # fmt: skip
+    replay_streams({"g": group}, key, value)
+    current = group.members["a"].current
+    assert current.assigned.active == {"0": {0, 1}}
+    with pytest.raises(FencedMemberEpochError):
+        check_epoch(current, StreamsGroupHeartbeatRequest(group_id="g", member_id="a", member_epoch=5))
+    check_epoch(current, StreamsGroupHeartbeatRequest(group_id="g", member_id="a", member_epoch=0))
+    value.state = 0
+    replay_streams({"g": group}, key, value)
+    assert group.members["a"].current.epochs == {("0", 0): 5, ("0", 1): 5}, "an epoch for each task, or that of all"
 
 
 def test_a_heartbeat_that_changes_nothing_writes_nothing(world: StreamsWorld) -> None:
