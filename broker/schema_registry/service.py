@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tidelog.broker.schema_registry import changes, errors
 from tidelog.broker.schema_registry.changes import LATEST, Submission
+from tidelog.broker.schema_registry.compatibility.bounds import TOO_COMPLEX
 from tidelog.broker.schema_registry.formats.formats import parse, reading_faults
 from tidelog.broker.schema_registry.formats.schema import InvalidSchemaError, ParsedSchema, Source
 from tidelog.broker.schema_registry.records import (
@@ -249,7 +250,7 @@ def compatibility_faults(level: str, parsed: ParsedSchema, originals: Sequence[R
         try:
             found = find_faults(level, parsed, parse(old.source))
         except RecursionError:  # the text has few levels, the chain of its references has many
-            found = ["{errorType:'TOO_COMPLEX_TO_COMPARE', path:'#'}"]
+            found = [TOO_COMPLEX]
         if found:
             return [*found, f"{{oldSchemaVersion: {old.schema.version}}}"]
     return []

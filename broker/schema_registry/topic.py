@@ -52,6 +52,8 @@ TOPIC = "_schemas"
 CONFIGS = {"cleanup.policy": "compact", "flush.messages": "1"}
 """Configs of the topic. Schemas are few and must not be lost: each is synced to disk before its client is answered."""
 CHUNK_BYTES = 1 << 20
+REPLAYED_PER_TURN = 500
+"""Number of records that are replayed in one turn of the loop."""
 TIMEOUT_S = 10.0
 POLL_S = 0.02
 
@@ -214,12 +216,19 @@ class SchemasTopic:
                     chunk = await self._broker.loop.run_in_executor(self._broker.executor, read)
                 except KafkaError as error:
                     raise errors.store_failed(error.message) from error
-                if identity != self._identity:
-                    raise errors.store_failed("the topic was deleted, or another election was held, meanwhile")
-                for one in chunk.records:
+                self._check_identity(identity)
+                for number, one in enumerate(chunk.records, 1):
                     self._replay(one)
+                    if not number % REPLAYED_PER_TURN:
+                        await asyncio.sleep(0)
+                        self._check_identity(identity)
                 # if nothing was read, the cleaner has removed the rest
                 self._position = chunk.next_offset if chunk.next_offset > self._position else end
+
+    def _check_identity(self, identity: tuple[bytes, int]) -> None:
+        """Raise RegistryError unless this is still the topic, and the leader epoch, in which the state is read."""
+        if identity != self._identity:
+            raise errors.store_failed("the topic was deleted, or another election was held, meanwhile")
 
     def _replay(self, record: StoredRecord) -> None:
         try:

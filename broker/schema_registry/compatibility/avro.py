@@ -19,9 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tidelog.broker.schema_registry.compatibility.bounds import MAX_FAULTS, cut
+from tidelog.broker.schema_registry.compatibility.bounds import MAX_FAULTS, TOO_COMPLEX, TooComplexError, cut
 from tidelog.broker.schema_registry.formats.schema import ParsedSchema
 
+MAX_COMPARISONS = 200_000
+"""Largest number of pairs of types in one comparison: each branch of a union is compared with each of another one."""
 PROMOTIONS = {
     ("long", "int"),
     ("float", "int"),
@@ -37,9 +39,11 @@ PROMOTIONS = {
 
 def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
     """Collect reasons why data of ``writer`` cannot be read by ``reader``."""
-    return Comparison(reader.model["types"], writer.model["types"]).faults(
-        reader.model["root"], writer.model["root"], "/"
-    )
+    comparison = Comparison(reader.model["types"], writer.model["types"])
+    try:
+        return comparison.faults(reader.model["root"], writer.model["root"], "/")
+    except TooComplexError:
+        return [TOO_COMPLEX]
 
 
 class Comparison:
@@ -48,11 +52,15 @@ class Comparison:
     def __init__(self, reader_types: dict[str, Any], writer_types: dict[str, Any]) -> None:
         self._reader_types = reader_types
         self._writer_types = writer_types
+        self._count = 0
         self._verdicts: dict[tuple[str, str], list[str]] = {}
         """Faults of the pairs of records and enums that were compared; an empty list while a pair is being compared."""
 
     def faults(self, reader: Any, writer: Any, path: str) -> list[str]:
-        """Collect reasons why ``writer`` cannot be read as ``reader``."""
+        """Collect reasons why ``writer`` cannot be read as ``reader``. Raises TooComplexError."""
+        self._count += 1
+        if self._count > MAX_COMPARISONS:
+            raise TooComplexError
         if isinstance(writer, list):
             return [fault for one in writer for fault in self.faults(reader, one, path)][:MAX_FAULTS]
         if isinstance(reader, list):

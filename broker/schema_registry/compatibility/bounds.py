@@ -6,6 +6,12 @@ MAX_FAULTS = 100
 """Largest number of reasons that one comparison of two types returns."""
 MAX_CHARACTERS = 500
 """Largest number of characters of a path or a description in a reason; the rest is cut off."""
+TOO_COMPLEX = "{errorType:'TOO_COMPLEX_TO_COMPARE', path:'#'}"
+"""The only reason of a comparison that was given up."""
+
+
+class TooComplexError(Exception):
+    """A comparison that takes too long and is given up: combinations and unions multiply its work."""
 
 
 def cut(text: str) -> str:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from tidelog.broker.schema_registry.compatibility.bounds import MAX_FAULTS, cut
+from tidelog.broker.schema_registry.compatibility.bounds import MAX_FAULTS, TOO_COMPLEX, TooComplexError, cut
 from tidelog.broker.schema_registry.formats.json_schema import Documents
 from tidelog.broker.schema_registry.formats.schema import ParsedSchema, compact
 
@@ -44,10 +44,6 @@ MAX_COMPARISONS = 5_000
 
 MAX_MATCHES = 10_000
 """Largest number of names that are compared with patterns in one comparison: RE2 compiles a pattern for each."""
-
-
-class TooManyMatchesError(Exception):
-    """More than MAX_MATCHES names would be compared with patterns."""
 
 
 class LocatedSchema(NamedTuple):
@@ -68,8 +64,8 @@ def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
     roots = LocatedSchema(original["root"], original["root"]), LocatedSchema(update["root"], update["root"])
     try:
         return comparison.faults(*roots, "#")
-    except TooManyMatchesError:
-        return [fault("TOO_COMPLEX_TO_COMPARE", "#")]
+    except TooComplexError:
+        return [TOO_COMPLEX]
 
 
 @dataclass(slots=True)
@@ -95,7 +91,7 @@ class Comparison:
         self._progress = progress or Progress()
 
     def faults(self, original: LocatedSchema, update: LocatedSchema, path: str) -> list[str]:
-        """Collect reasons why the update does not accept all values of the original."""
+        """Collect reasons why the update does not accept all values of the original. Raises TooComplexError."""
         old, new = _follow(original, self._documents[0]), _follow(update, self._documents[1])
         pair = (id(old.node), id(new.node))
         if old.node is False or takes_all(new.node) or pair in self._progress.under_way:
@@ -104,7 +100,7 @@ class Comparison:
             return [fault("TYPE_CHANGED", path)]
         self._progress.count += 1
         if self._progress.count > MAX_COMPARISONS:
-            return [fault("TOO_COMPLEX_TO_COMPARE", path)]
+            raise TooComplexError
         self._progress.under_way.add(pair)
         try:
             found = self._compare(old._replace(node=_object(old.node)), new._replace(node=_object(new.node)), path)
@@ -197,10 +193,10 @@ class Comparison:
         return [*found, fault("PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path)] if found else []
 
     def _rest_of(self, node: Mapping[str, Any], name: str) -> Any:
-        """Return ``rest_of``. Raises TooManyMatchesError."""
+        """Return ``rest_of``. Raises TooComplexError."""
         self._progress.matches += len(_schemas(node, "patternProperties"))
         if self._progress.matches > MAX_MATCHES:
-            raise TooManyMatchesError
+            raise TooComplexError
         return rest_of(node, name)
 
     def _of_added(self, old: LocatedSchema, new: LocatedSchema, name: str, path: str) -> list[str]:

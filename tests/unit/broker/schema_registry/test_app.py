@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -33,7 +34,14 @@ from tidelog.broker.schema_registry.formats.formats import parse
 from tidelog.broker.schema_registry.formats.schema import ParsedSchema, Source
 from tidelog.broker.schema_registry.records import StoredRecord, decode_key, decode_value
 from tidelog.broker.schema_registry.service import compatibility_faults, find_equal
-from tidelog.broker.schema_registry.topic import CONFIGS, TOPIC, decode_chunk, read_chunk
+from tidelog.broker.schema_registry.topic import (
+    CONFIGS,
+    REPLAYED_PER_TURN,
+    TOPIC,
+    SchemasTopic,
+    decode_chunk,
+    read_chunk,
+)
 from tidelog.broker.security.principal import ANONYMOUS
 from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType
 from tidelog.protocol.metadata_records.records import AccessControlEntryRecord
@@ -544,3 +552,23 @@ async def test_acls_of_the_topic_decide_who_may_use_the_registry(
             async with client.session.request(method, f"http://registry{path}", data=data, headers=headers) as response:
                 found.append(response.status)
         assert tuple(found) == statuses
+
+
+async def test_many_records_are_replayed_in_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compressed megabyte of another program's records has a hundred thousand of them."""
+    replayed: list[int] = []
+    turn = 0
+    replay = SchemasTopic._replay
+    monkeypatch.setattr(SchemasTopic, "_replay", lambda *given: (replayed.append(turn), replay(*given)))
+    async with registry(tmp_path) as client:
+        modes = (
+            (f'{{"keytype":"MODE","subject":"s{n}","magic":0}}'.encode(), b'{"mode":"IMPORT"}') for n in range(3_000)
+        )
+        client.append(*modes)
+        reading = asyncio.create_task(client.get("/mode/s2999"))
+        while not reading.done():
+            turn += 1
+            await asyncio.sleep(0)
+        assert await reading == {"mode": "IMPORT"}
+    assert len(replayed) == 3_000
+    assert max(Counter(replayed).values()) <= REPLAYED_PER_TURN

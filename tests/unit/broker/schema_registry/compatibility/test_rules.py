@@ -208,7 +208,7 @@ def test_combinations_of_combinations_are_compared_in_bounded_time() -> None:
     levels = {f"x{n}": {"anyOf": [{"$ref": f"#/definitions/x{n - 1}"}] * 2} for n in range(1, 31)}
     schema = {"$ref": "#/definitions/x30", "definitions": {**levels, "x0": STR}}
     other = {**schema, "definitions": {**levels, "x0": INT}}
-    check(faults("JSON", json.dumps(schema), json.dumps(other)), "COMBINED_TYPE_SUBSCHEMAS_CHANGED")
+    check(faults("JSON", json.dumps(schema), json.dumps(other)), "TOO_COMPLEX_TO_COMPARE")
 
 
 def test_denials_of_denials_are_compared_in_bounded_time() -> None:
@@ -216,7 +216,7 @@ def test_denials_of_denials_are_compared_in_bounded_time() -> None:
     levels = {f"x{n}": {"anyOf": [{"not": {"$ref": f"#/definitions/x{n - 1}"}}] * 2} for n in range(1, 31)}
     schema = {"$ref": "#/definitions/x30", "definitions": {**levels, "x0": STR}}
     other = {**schema, "definitions": {**levels, "x0": INT}}
-    check(faults("JSON", json.dumps(schema), json.dumps(other)), "COMBINED_TYPE_SUBSCHEMAS_CHANGED")
+    check(faults("JSON", json.dumps(schema), json.dumps(other)), "TOO_COMPLEX_TO_COMPARE")
 
 
 def test_a_schema_that_denies_itself_is_compared() -> None:
@@ -366,3 +366,13 @@ def test_reasons_are_few_and_short() -> None:
 
 def test_one_and_true_are_different_values() -> None:
     check(faults("JSON", '{"enum":[1]}', '{"enum":[true]}'), "ENUM_ARRAY_NARROWED")
+
+
+def test_long_unions_are_compared_in_bounded_time() -> None:
+    """Each branch was compared with each: 15,000 in a schema of 1 MiB would take minutes, and gigabytes of verdicts."""
+    began = process_time()
+    unions = ([record(name=f"{letter}{n}") for n in range(1_500)] for letter in "ab")
+    check(faults("AVRO", *map(json.dumps, unions)), "TOO_COMPLEX_TO_COMPARE")
+    branches = ({"anyOf": [{"const": f"{letter}{n}"} for n in range(1_500)]} for letter in "ab")
+    check(faults("JSON", *map(json.dumps, branches)), "TOO_COMPLEX_TO_COMPARE")
+    assert process_time() - began < 2
