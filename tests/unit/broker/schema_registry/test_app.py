@@ -559,7 +559,12 @@ async def test_many_records_are_replayed_in_several_turns(tmp_path: Path, monkey
     replayed: list[int] = []
     turn = 0
     replay = SchemasTopic._replay
-    monkeypatch.setattr(SchemasTopic, "_replay", lambda *given: (replayed.append(turn), replay(*given)))
+
+    def replay_and_count(topic: SchemasTopic, record: StoredRecord) -> None:
+        replayed.append(turn)
+        replay(topic, record)
+
+    monkeypatch.setattr(SchemasTopic, "_replay", replay_and_count)
     async with registry(tmp_path) as client:
         modes = (
             (f'{{"keytype":"MODE","subject":"s{n}","magic":0}}'.encode(), b'{"mode":"IMPORT"}') for n in range(3_000)
