@@ -13,7 +13,6 @@ import resource
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.metrics.families import FAMILIES, HISTOGRAM, Family
@@ -37,11 +36,15 @@ Prometheus too many time series."""
 
 
 class Commits(NamedTuple):
-    """The offsets that a group has committed for a topic, by partition."""
+    """The offsets that a group has committed for a topic, by partition.
+
+    ``has_more`` is set for the last topic of a group of which further topics were left out.
+    """
 
     group: str
     topic: str
     partitions: dict[int, OffsetAndMetadata]
+    has_more: bool = False
 
 
 class Snapshot(NamedTuple):
@@ -116,10 +119,13 @@ def group_commits(broker: Broker) -> list[Commits]:
         for group in shard.groups
         for topic, partitions in shard.offsets.of_group(group).items()
     )
-    commits, left = [], MAX_LAGS
-    for commit in islice(found, MAX_COMMITS):
+    commits: list[Commits] = []
+    left = MAX_LAGS
+    for commit in found:
         left -= len(commit.partitions)
-        if left < 0:
+        if left < 0 or len(commits) == MAX_COMMITS:
+            if commits and commits[-1].group == commit.group:
+                commits[-1] = commits[-1]._replace(has_more=True)
             break
         commits.append(commit._replace(partitions=commit.partitions.copy()))
     return commits
@@ -132,7 +138,7 @@ def lag_samples(commits: Iterable[Commits], partitions: Iterable[Partition]) -> 
         metrics = partition.log_metrics()
         if metrics is not None:
             ends[partition.topic_partition] = metrics.logendoffset
-    for group, topic, committed in commits:
+    for group, topic, committed, _ in commits:
         for number, commit in committed.items():
             end = ends.get(TopicPartition(topic, number))
             if end is not None:

@@ -187,10 +187,10 @@ def group_lags(samples: Iterable[Sample]) -> dict[str, int]:
 def partial_groups(commits: Iterable[Commits], samples: Iterable[Sample]) -> set[str]:
     """Find the groups with committed offsets of partitions without a sample.
 
-    Another broker leads such a partition, or its log has not been used since the start.
+    Another broker leads such a partition, its log has not been used since the start, or there were too many.
     """
     missing: Counter[str] = Counter()
-    for group, _, partitions in commits:
-        missing[group] += len(partitions)
+    for one in commits:
+        missing[one.group] += len(one.partitions) + one.has_more
     missing.subtract(sample.labels["group"] for sample in samples)
     return {group for group, count in missing.items() if count}

@@ -303,6 +303,18 @@ def test_the_lag_is_reported_for_a_limited_number_of_groups(partitions: int) -> 
     services = SimpleNamespace(coordinators=SimpleNamespace(made=made))
     commits = group_commits(cast(Any, SimpleNamespace(services=services)))
     assert len(commits) == min(MAX_COMMITS, MAX_LAGS // partitions)
+    assert not any(one.has_more for one in commits)
+
+
+def test_a_group_that_is_cut_at_the_limit_says_so() -> None:
+    topics = {f"topic-{number}": {0: OffsetAndMetadata(0, 1, -1, "", 0, 0)} for number in range(MAX_COMMITS)}
+    offsets = SimpleNamespace(of_group=lambda group: {TOPIC: topics["topic-0"]} if group == "a" else topics)
+    runtime = SimpleNamespace(loaded=[(0, SimpleNamespace(groups=["a", "b"], offsets=offsets))])
+    made = SimpleNamespace(made_groups=SimpleNamespace(runtime=runtime))
+    services = SimpleNamespace(coordinators=SimpleNamespace(made=made))
+    commits = group_commits(cast(Any, SimpleNamespace(services=services)))
+    assert [one.group for one in commits if one.has_more] == ["b"]
+    assert commits[-1].has_more
 
 
 async def test_label_values_are_escaped(tmp_path: Path) -> None:

@@ -59,6 +59,12 @@ def test_a_group_with_partitions_that_are_not_known_here_is_partial() -> None:
     assert not history.is_partial("a")
 
 
+def test_a_group_of_which_offsets_were_left_out_is_partial() -> None:
+    commits = [Commits("a", "t", {0: OFFSET}), Commits("b", "t", {0: OFFSET}, has_more=True)]
+    samples = [Sample("lag", "gauge", {"group": group}, 1) for group in ("a", "b")]
+    assert partial_groups(commits, samples) == {"b"}
+
+
 def test_latencies_are_bounds_of_buckets() -> None:
     histogram = Histogram()
     for microseconds in [100] * 98 + [10_000] * 2:
