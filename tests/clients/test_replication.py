@@ -57,7 +57,7 @@ QUICK = {
     "group.share.record.lock.duration.ms": "600000",  # longer than a test: nothing comes again by time alone
 }
 SHARE_PROGRAM = Path(__file__).parent / "java" / "Share.java"
-GROUP_RESOURCE = 32
+TOPIC_RESOURCE, GROUP_RESOURCE = 2, 32
 
 
 def in_rack(node_id: int) -> dict[str, str]:
@@ -133,6 +133,17 @@ def produce_code(node: BrokerProcess, topic: str, acks: int) -> int:
         return client.call(request, ProduceResponse).responses[0].partition_responses[0].error_code
 
 
+def set_config(node: BrokerProcess, kind: int, name: str, config: tuple[str, str]) -> None:
+    """Set one config (key, value) of a resource."""
+    key, value = config
+    resource = AlterConfigsResource(
+        resource_type=kind, resource_name=name, configs=[AlterableConfig(name=key, value=value)]
+    )
+    with Client(node.bootstrap) as client:
+        answer = client.call(IncrementalAlterConfigsRequest(resources=[resource]), IncrementalAlterConfigsResponse)
+    assert [one.error_code for one in answer.responses] == [0]
+
+
 def fetched(node: BrokerProcess, topic: str, rack: str) -> tuple[int, int, int]:
     """Fetch as a consumer of a rack from offset 0: error, preferred replica and bytes of the answer."""
     with Client(node.bootstrap) as client:
@@ -185,6 +196,16 @@ def test_a_follower_that_is_gone_leaves_and_comes_back(cluster: Cluster) -> None
     cluster.wait_isr("careful", [MEMBER, JAVA])
     assert produce_code(cluster.member, "careful", -1) == 0
     assert values(cluster.bootstrap, "free") == writer.acknowledged
+
+
+def test_a_follower_comes_back_after_fewer_replicas_were_asked_for(cluster: Cluster) -> None:
+    """The controller then removes the follower from the eligible replicas, by a ClearElrRecord."""
+    cluster.create("lowered", [MEMBER, JAVA], **{"min.insync.replicas": "2"})
+    cluster.java.kill()
+    wait_until(lambda: isr(cluster.member, "lowered") == [MEMBER], "the follower left", WAIT_S)
+    set_config(cluster.member, TOPIC_RESOURCE, "lowered", ("min.insync.replicas", "1"))
+    cluster.java.start()
+    cluster.wait_isr("lowered", [MEMBER, JAVA])
 
 
 @pytest.mark.parametrize(("leads", "near"), [(MEMBER, SECOND), (MEMBER, JAVA), (JAVA, MEMBER)])
@@ -293,22 +314,13 @@ def test_groups_and_transactions_outlive_their_coordinators(cluster: Cluster) ->
     assert values(cluster.bootstrap, "sums") == [b"0", b"1"]
 
 
-def read_from_the_earliest(node: BrokerProcess, group: str) -> None:
-    """Have a share group begin at the first record."""
-    config = AlterableConfig(name="share.auto.offset.reset", value="earliest")
-    resource = AlterConfigsResource(resource_type=GROUP_RESOURCE, resource_name=group, configs=[config])
-    with Client(node.bootstrap) as client:
-        answer = client.call(IncrementalAlterConfigsRequest(resources=[resource]), IncrementalAlterConfigsResponse)
-    assert [one.error_code for one in answer.responses] == [0]
-
-
 def test_share_groups_outlive_the_coordinator_of_their_states(cluster: Cluster) -> None:
     """Each broker leads a partition, and one of them keeps the states: it is killed, and another one goes on."""
     admin = AdminClient({"bootstrap.servers": cluster.java.bootstrap})
     turns = [ALL, [SECOND, JAVA, MEMBER], [JAVA, MEMBER, SECOND]]
     (made,) = admin.create_topics([NewTopic("shared", 3, replica_assignment=turns)]).values()
     made.result()
-    read_from_the_earliest(cluster.member, "sharing")
+    set_config(cluster.member, GROUP_RESOURCE, "sharing", ("share.auto.offset.reset", "earliest"))
     words = {"bootstrap": cluster.bootstrap, "group": "sharing", "topic": "shared", "members": 2, "count": 120,
              "idle_ms": 1000, "limit_ms": 200_000}  # fmt: skip
     program = [*java_program(SHARE_PROGRAM), *(f"{key}={value}" for key, value in words.items())]
