@@ -94,11 +94,13 @@ class ShareMembers:
     def _make_states(
         self, group_id: str, topic_id: bytes, partitions: Iterable[int], epoch: int
     ) -> Steps[list[Deferred[None]]]:
-        """Create the states that no other member's heartbeat has created meanwhile. The Deferreds complete when they
-        are committed. Raises KafkaError.
+        """Create the states that no other member's heartbeat has created meanwhile, none of a topic that has been
+        deleted meanwhile. The Deferreds complete when they are committed. Raises KafkaError.
         """
-        waits = []
+        waits: list[Deferred[None]] = []
         for partition in sorted(partitions):
+            if self._metadata.topic_by_id(topic_id) is None:
+                return waits
             group = self._runtime.shard_for(group_id).groups.get(group_id)
             known = group.initialized.get(topic_id) if isinstance(group, ShareGroup) else None
             if known is None or partition not in known.partitions:
@@ -254,6 +256,8 @@ class ShareMembers:
             try:
                 if image is None or not 0 <= partition.partition_index < image.partition_count:
                     raise UnknownTopicOrPartitionError
+                if self._metadata.topic_by_id(image.topic_id) is None:  # deleted meanwhile
+                    raise UnknownTopicOrPartitionError
                 key = StateKey(group.group_id, image.topic_id, partition.partition_index)
                 waits.append(self._share.initialize(key, partition.start_offset, group.epoch))
                 initialized.add(key.partition)
@@ -266,12 +270,14 @@ class ShareMembers:
         return topic
 
     def _note_initialized(self, group_id: str, added: Mapping[bytes, InitializedTopic]) -> Deferred[None]:
-        """Append the list of partitions that have a state. The group is looked up again: members may have joined."""
+        """Append the list of partitions that have a state. The group and the topics are looked up again: members may
+        have joined, and topics may have been deleted."""
         group, is_known = self._group_to_alter(group_id)
         initialized = dict(group.initialized)
         for topic_id, topic in added.items():
-            before = initialized.get(topic_id, InitializedTopic(topic.name, frozenset()))
-            initialized[topic_id] = before._replace(partitions=before.partitions | topic.partitions)
+            if self._metadata.topic_by_id(topic_id) is not None:
+                before = initialized.get(topic_id, InitializedTopic(topic.name, frozenset()))
+                initialized[topic_id] = before._replace(partitions=before.partitions | topic.partitions)
         records = []
         if initialized != group.initialized:
             records = [] if is_known else [share_epoch_record(group.group_id, group.epoch, group.metadata_hash)]

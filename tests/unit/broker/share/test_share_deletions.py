@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.topics import delete_topic
 from tests.unit.broker.handlers.drive import handler_of
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld
 from tidelog.broker.coordinator.group.share.group import ShareGroup
@@ -192,3 +193,29 @@ def test_a_member_that_joins_meanwhile_waits_and_then_has_every_state(world: Sha
     assert states(world) == initialized(world) == set(range(PARTITIONS))
     assert isinstance(finish(start(world, deletion(of_group=False))), NonEmptyGroupError)
     assert ShareMember(world, GROUP, TOPIC, "n").beat(0, subscribed_topic_names=[TOPIC]).error_code == 0
+
+
+@pytest.mark.parametrize("kind", ["join", "alter"])
+def test_a_topic_deleted_while_its_states_are_made_has_none_afterwards(world: ShareWorld, kind: str) -> None:
+    """No later deletion would remove such a state, and the group would list the topic until it is deleted."""
+    topic_id, share = world.broker.metadata.topics[TOPIC].topic_id, world.coordinators.share
+    keys = [StateKey(GROUP, topic_id, index) for index in range(PARTITIONS)]
+    if kind == "join":
+        request: Message = ShareGroupHeartbeatRequest(
+            group_id=GROUP, member_id="m", member_epoch=0, subscribed_topic_names=[TOPIC]
+        )
+    else:
+        partitions = [
+            alter.AlterShareGroupOffsetsRequestPartition(partition_index=index, start_offset=0)
+            for index in range(PARTITIONS)
+        ]
+        topic = alter.AlterShareGroupOffsetsRequestTopic(topic_name=TOPIC, partitions=partitions)
+        request = alter.AlterShareGroupOffsetsRequest(group_id=GROUP, topics=[topic])
+    steps = start(world, request)
+    while share.read(keys[9]) is None:
+        next(steps)
+    delete_topic(world, TOPIC)
+    world.loop.run_soon()
+    finish(steps)
+    assert [key for key in keys if share.read(key) is not None] == []
+    assert initialized(world) == set()
