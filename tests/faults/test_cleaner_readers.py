@@ -3,11 +3,11 @@ docs/internals/faults.md)."""
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, open_log, whole
+from tests.support.slices import content_of
 from tidelog.cleaner.engine.engine import ReferenceEngine
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.log.fetch import FetchIsolation
@@ -22,12 +22,7 @@ READERS = 3
 def fetch(log: UnifiedLog, offset: int) -> list[Record]:
     """Fetch once as a consumer does, through the promised slice."""
     found = log.read(offset, 1 << 16, isolation=FetchIsolation.LOG_END, min_one_message=True).records
-    if isinstance(found, bytes):
-        return [record for batch in iter_batches(found) for record in batch.records()]
-    data = os.pread(found.file.fileno(), found.size, found.position)
-    assert len(data) == found.size
-    found.release()
-    return [record for batch in iter_batches(data) for record in batch.records()]
+    return [record for batch in iter_batches(content_of(found)) for record in batch.records()]
 
 
 class Reader(threading.Thread):

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.cleaning import whole
 from tests.support.pipelines import NOW_MS, TOPIC_ID
+from tests.support.slices import content_of
 from tests.support.transactions import DAMAGES, Damage, committed_by_markers, indices, write_transactions
 from tidelog.cleaner.engine.engine import ReferenceEngine
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
@@ -69,12 +70,10 @@ def committed_by_fetch(log: UnifiedLog, max_bytes: int) -> Rows:
         info = log.read(offset, max_bytes, isolation=FetchIsolation.TXN_COMMITTED, min_one_message=True)
         if isinstance(info.records, bytes):
             break
-        data = os.pread(info.records.file.fileno(), info.records.size, info.records.position)
-        info.records.release()
         waiting = defaultdict(list)
         for aborted in sorted(info.aborted_transactions or (), key=lambda one: one.first_offset):
             waiting[aborted.producer_id].append(aborted)
-        for batch in iter_batches(data):
+        for batch in iter_batches(content_of(info.records)):
             spans = waiting[batch.producer_id]
             is_aborted = any(one.first_offset <= batch.base_offset <= one.last_offset for one in spans)
             if not batch.is_control and not (batch.is_transactional and is_aborted):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from tests.simulation.network import Reply
 from tests.simulation.parts import Parts
+from tests.support.slices import content_of
 from tidelog.broker.handlers.fetch import handle as handle_fetch
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.requests.context import RequestContext
@@ -50,10 +50,8 @@ def encode_and_decode(answer: FetchResponse) -> FetchResponse:
     """Encode and decode a response, as the network does; its slices of files are read now."""
     for topic in answer.responses:
         for data in topic.partitions:
-            records = data.records
-            if isinstance(records, TransferableRecords):
-                data.records = os.pread(records.file.fileno(), records.size, records.position)
-                records.release()
+            if isinstance(data.records, TransferableRecords):
+                data.records = content_of(data.records)
     return FetchResponse.decode(bytes(answer.encode(VERSION)), VERSION)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tests.support.leaders import EPOCH, brokers
+from tests.support.slices import content_of
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.drive import handler_of
@@ -20,7 +20,6 @@ from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.replication.quotas import ReplicationQuota
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from tidelog.protocol.schema.fields import Message
-from tidelog.protocol.transferable import TransferableRecords
 
 LAG_MS = 30_000
 VERSION = 18
@@ -121,12 +120,3 @@ def contents_of(answer: FetchResponse) -> tuple[int, int, int, bytes]:
     (topic,) = answer.responses
     (data,) = topic.partitions
     return data.error_code, data.high_watermark, data.log_start_offset, content_of(data.records)
-
-
-def content_of(records: object) -> bytes:
-    """Return the bytes of records, which may be a slice of a file; the slice is released."""
-    if not isinstance(records, TransferableRecords):
-        return bytes(cast(bytes, records))
-    content = os.pread(records.file.fileno(), records.size, records.position)
-    records.release()
-    return content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 
+from tests.support.slices import content_of
 from tests.support.stand_in import StandIn
 from tests.support.topics import create_topic, delete_topic
 from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker, batch
@@ -67,7 +67,6 @@ from tidelog.protocol.messages.produce import (
 from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.record_batch import BatchOptions
 from tidelog.protocol.schema.fields import Message
-from tidelog.protocol.transferable import TransferableRecords
 from tidelog.protocol.types import Part
 
 R = TypeVar("R", bound=Message)
@@ -111,19 +110,11 @@ class Wire:
     def decoded(self, answer: object, response_type: type[R], version: int) -> R:
         """Read the parts as bytes, check the header, decode the body."""
         parts: list[Part] = answer if isinstance(answer, list) else [answer]  # type: ignore[list-item]
-        whole = b"".join(read_part(part) for part in parts)
+        whole = b"".join(content_of(part) for part in parts)
         size, correlation_id = struct.unpack(">ii", whole[:8])
         assert (size, correlation_id) == (len(whole) - 4, 77)
         start = 9 if response_header_version(ApiKey(response_type.API_KEY), version) >= 1 else 8
         return response_type.decode(memoryview(whole)[start:], version)
-
-
-def read_part(part: Part) -> bytes:
-    if isinstance(part, TransferableRecords):
-        data = os.pread(part.file.fileno(), part.size, part.position)
-        part.release()
-        return data
-    return bytes(part)
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.replicated import LED, ReplicatedBroker, content_of
+from tests.support.replicated import LED, ReplicatedBroker
+from tests.support.slices import content_of
 from tests.support.stand_in import StandIn
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import batch

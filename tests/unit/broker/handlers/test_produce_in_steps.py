@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.slices import content_of
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
-from tests.unit.broker.handlers.test_data_path import read_part
 from tests.unit.broker.requests.test_dispatch import LongWire
 from tidelog.broker.controller.topic_changes import NewTopic
 from tidelog.broker.handlers.produce import TURN_PARTITIONS
@@ -114,7 +114,7 @@ def ask(wire: LongWire, asked: ProduceRequest, version: int = VERSION) -> list[P
 def values(data: DataBroker, partition: int, topic: str = "t") -> list[bytes | None]:
     log = data.replica_manager.partition(topic, partition).local_log
     found = log.read(0, 1 << 30, isolation=FetchIsolation.LOG_END, min_one_message=True)
-    records = [record for stored in iter_batches(read_part(found.records)) for record in stored.records()]
+    records = [record for stored in iter_batches(content_of(found.records)) for record in stored.records()]
     assert [record.offset for record in records] == list(range(len(records)))
     return [record.value for record in records]
 

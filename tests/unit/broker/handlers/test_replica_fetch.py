@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.leaders import EPOCH
-from tests.support.replicated import LAG_MS, LED, VERSION, ReplicatedBroker, content_of, contents_of
+from tests.support.replicated import LAG_MS, LED, VERSION, ReplicatedBroker, contents_of
+from tests.support.slices import content_of
 from tests.support.topics import create_topic
 from tidelog.broker.handlers import replica_fetch
 from tidelog.broker.handlers.fetch import handle

@@ -3,11 +3,11 @@ version."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support.slices import content_of
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.drive import handler_of
@@ -28,7 +28,6 @@ from tidelog.protocol.messages.share_fetch import (
 from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.schema.fields import Message
-from tidelog.protocol.transferable import TransferableRecords
 
 #: First offset, last offset, types.
 Ack = tuple[int, int, list[int]]
@@ -97,13 +96,7 @@ class ShareWorld(DataBroker):
 
 def read_fetched(response: ShareFetchResponse, version: int = 2) -> ShareFetchResponse:
     """Read the response as a client does; its slices are released."""
-    data = b""
-    for part in response.encode_parts(version):
-        if isinstance(part, TransferableRecords):
-            data += os.pread(part.file.fileno(), part.size, part.position)
-            part.release()
-        else:
-            data += bytes(part)
+    data = b"".join(content_of(part) for part in response.encode_parts(version))
     return ShareFetchResponse.decode(memoryview(data), version)
 
 

@@ -3,7 +3,6 @@ gaps."""
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.support.finding import QUERIES, catch_up, fill, indexed_bench, indexer_of
 from tests.support.logs import NOW_MS, append, marker, producer_batch
+from tests.support.slices import content_of
 from tidelog.log.find import filtering
 from tidelog.log.find.filtering import SLICE_BYTES, MatchReader, Reading
 from tidelog.log.find.indexer import LogIndexer
@@ -34,14 +34,8 @@ def read_all(
     position = start
     while position < upper:
         matching = reader.read(Reading(position, upper, max_bytes, committed), indexer)
-        data = matching.records
-        if isinstance(data, TransferableRecords):
-            stored = os.pread(data.file.fileno(), data.size, data.position)
-            data.release()
-        else:
-            stored = data
         last = position
-        for batch in iter_batches(stored):
+        for batch in iter_batches(content_of(matching.records)):
             batch.ensure_valid()
             found += [record for record in batch.records() if record.offset >= position]
             last = batch.last_offset + 1
@@ -75,9 +69,7 @@ def test_a_run_of_whole_batches_is_a_slice_of_the_file(tmp_path: Path) -> None:
     matching = reader.read(Reading(0, log.high_watermark, 1 << 20, False), None)
     assert isinstance(matching.records, TransferableRecords)
     assert matching.records.size >= SLICE_BYTES
-    stored = os.pread(matching.records.file.fileno(), matching.records.size, matching.records.position)
-    assert list(iter_batches(stored))[-1].last_offset + 1 == matching.next_offset
-    matching.records.release()
+    assert list(iter_batches(content_of(matching.records)))[-1].last_offset + 1 == matching.next_offset
 
 
 def test_a_rebuilt_batch_keeps_its_producer_and_its_bounds(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.slices import content_of
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.replica.fetching.fetch_cursor import MAX_REMEMBERED
 from tidelog.broker.replica.partition import Partition
-from tidelog.log.fetch import FetchDataInfo, FetchIsolation
+from tidelog.log.fetch import FetchIsolation
 from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.errors import KafkaError, NotLeaderOrFollowerError
@@ -56,15 +57,6 @@ class Read(NamedTuple):
     aborted: list[AbortedTxn] | None
 
 
-def content(info: FetchDataInfo) -> bytes:
-    records = info.records
-    if not isinstance(records, TransferableRecords):
-        return bytes(records)
-    read = os.pread(records.file.fileno(), records.size, records.position)
-    records.release()
-    return read
-
-
 def outcome(
     partition: Partition, offset: int, isolation: FetchIsolation, *, through_cursor: bool
 ) -> Read | type[KafkaError]:
@@ -74,7 +66,7 @@ def outcome(
         info = read(offset, MAX_BYTES, isolation=isolation, min_one_message=True)
     except KafkaError as error:
         return type(error)
-    return Read(content(info), info.aborted_transactions)
+    return Read(content_of(info.records), info.aborted_transactions)
 
 
 def compare(partition: Partition, offset: int, isolation: FetchIsolation) -> int:
@@ -188,10 +180,14 @@ def test_a_damaged_length_lets_no_reader_read_beyond_its_bound(partition: Partit
     for max_bytes in (8000, 40_000, 1 << 31):
         for offset in range(8):
             try:
-                read = content(partition.read(offset, max_bytes, isolation=READ_UNCOMMITTED, min_one_message=True))
+                info = partition.read(offset, max_bytes, isolation=READ_UNCOMMITTED, min_one_message=True)
             except KafkaError:
                 continue
-            assert len(read) <= log.end.position
+            if isinstance(info.records, TransferableRecords):
+                assert info.records.position + info.records.size <= log.end.position
+                info.records.release()
+            else:
+                assert not info.records
 
 
 def test_a_reader_of_large_batches_continues_without_a_search(partition: Partition) -> None:
@@ -202,9 +198,8 @@ def test_a_reader_of_large_batches_continues_without_a_search(partition: Partiti
         info = partition.read(offset, MAX_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True)
         assert isinstance(info.records, TransferableRecords)
         in_memory.append(info.records.in_memory)
-        assert content(info) == content(
-            partition.local_log.read(offset, 5000, isolation=READ_UNCOMMITTED, min_one_message=True)
-        )
+        stored = partition.local_log.read(offset, 5000, isolation=READ_UNCOMMITTED, min_one_message=True)
+        assert content_of(info.records) == content_of(stored.records)
     if os.uname().sysname == "Linux":
         assert in_memory[:7] == [True] * 7
 
@@ -213,7 +208,7 @@ def test_places_of_readers_are_bounded(partition: Partition) -> None:
     for _ in range(3 * MAX_REMEMBERED):
         partition.append_records(memoryview(batch(bytes(5000))))
     for offset in range(3 * MAX_REMEMBERED):
-        content(partition.read(offset, MAX_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True))
+        content_of(partition.read(offset, MAX_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True).records)
     assert partition._cursor is not None
     assert len(partition._cursor._next_batches) == MAX_REMEMBERED
 
@@ -221,7 +216,7 @@ def test_places_of_readers_are_bounded(partition: Partition) -> None:
 def test_nothing_is_read_on_where_another_broker_leads(partition: Partition) -> None:
     for _ in range(3):
         partition.append_records(memoryview(batch(bytes(5000))))
-    content(partition.read(0, MAX_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True))
+    content_of(partition.read(0, MAX_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True).records)
     partition.take_over(PartitionState((1, 2), (1, 2), 2, 1))
     with pytest.raises(NotLeaderOrFollowerError):
         partition.read(1, MAX_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True)

@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.depth import DEPTH
 from tests.support.leaders import EPOCH, brokers
-from tests.support.replicated import LED, VERSION, ReplicatedBroker, content_of
+from tests.support.replicated import LED, VERSION, ReplicatedBroker
+from tests.support.slices import content_of
 from tests.support.topics import create_topic, delete_topic
 from tidelog.broker.cluster.fetching.session import FetchKey, LeaderSession, PartitionAsk
 from tidelog.broker.cluster.follower_state import FollowerState
