@@ -215,7 +215,7 @@ def test_kafkas_own_tools_list_describe_reset_and_delete(broker: BrokerProcess, 
     assert re.search(rf"{group}\s+{topic}\s+0\s+0", outputs[6]), outputs[6]
     assert len(outputs[7].split()) >= 200, outputs[7]
     assert re.search(rf"{group}\s+{topic}\s+0\s+200\s+0", outputs[9]), outputs[9]
-    assert "Successful" in outputs[10] or topic in outputs[10], outputs[10]
+    assert re.search(rf"{topic}\s+Successful", outputs[10]), outputs[10]
     assert group not in outputs[12], outputs[12]
 
 

@@ -13,6 +13,8 @@ from tests.support.turns import longest_turn_cpu_s, metrics_of
 BUSY_MS = 80
 MAX_REQUESTS = 100
 """Requests of 8 s at least."""
+READINGS = 5
+"""Readings of the metrics, in at least one of which no other work of the broker took long."""
 HOLD_THE_LOOP = f"""
 import sys, time
 from tidelog import cli
@@ -63,15 +65,12 @@ def metadata_of(names: int) -> bytes:
 def test_a_long_turn_is_in_one_reading_of_the_metrics(tmp_path: Path) -> None:
     overrides = {"auto.create.topics.enable": "false"}
     with TidelogProcess(tmp_path, overrides) as broker, raw_client.connect(broker.port) as connection:
-        for names in (1, 1000):
-            connection.sendall(metadata_of(names))
-            raw_client.receive_frame(connection)
-            longest_turn_cpu_s(broker)
-        assert longest_turn_cpu_s(broker) >= 0
+        shortest = min(longest_turn_cpu_s(broker) for _ in range(READINGS))
         connection.sendall(metadata_of(20_000))
         raw_client.receive_frame(connection)
         longest = longest_turn_cpu_s(broker)
-        assert longest > 0
+        assert longest > 2 * shortest
+        assert min(longest_turn_cpu_s(broker) for _ in range(READINGS)) < longest / 2
         page = metrics_of(broker)
         assert page.value("tidelog_loop_longest_turn_cpu_seconds") >= longest
         assert page.value("tidelog_loop_longest_turn_seconds") > 0

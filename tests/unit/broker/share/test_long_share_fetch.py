@@ -215,7 +215,7 @@ def test_a_topic_that_is_deleted_between_two_steps_is_answered(world: ShareWorld
             found = advance(steps)
         assert isinstance(found, ShareFetchResponse), f"it waits, at step {moment}"
         errors = {data.error_code for data in partitions(found)}
-        assert UnknownTopicIdError.code in errors or not errors
+        assert errors == {UnknownTopicIdError.code}, f"at step {moment}"
 
 
 class CountedFile:
