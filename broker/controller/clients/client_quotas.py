@@ -104,10 +104,14 @@ class ClientQuotas:
         self._controller = controller
 
     def alter(self, entity: Entity, changes: Sequence[QuotaChange], validate_only: bool) -> None:
-        """Change quotas of one entity. Raises InvalidRequestError. Source: AlterClientQuotas."""
+        """Change quotas of one entity; the last change of a key counts. A value that is in force is not written again.
+        Raises InvalidRequestError. Source: AlterClientQuotas."""
         check_changes(entity, changes)
-        if not validate_only:
-            self._controller.commit([quota_record(entity, change) for change in changes])
+        if validate_only:
+            return
+        wanted, present = {change.key: change for change in changes}, self.entities().get(entity, {})
+        changed = [change for change in wanted.values() if change.value != present.get(change.key)]
+        self._controller.commit([quota_record(entity, change) for change in changed])
 
     def entities(self) -> Mapping[Entity, Mapping[str, float]]:
         """Return all entities with their quotas."""

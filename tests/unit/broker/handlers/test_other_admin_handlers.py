@@ -522,20 +522,21 @@ def test_metrics_are_pushed_under_the_present_subscription(tmp_path: Path) -> No
 
 
 async def test_log_directories_are_described(tmp_path: Path) -> None:
-    admin = AdminBroker(tmp_path, {"log.dirs": f"{tmp_path},{tmp_path}/missing"})
+    directory = tmp_path / "one"
+    admin = AdminBroker(directory, {"log.dirs": f"{directory},{tmp_path}/missing"})
     create_topic(admin, "a-b", 2)
     create_topic(admin, "c", 1)
     for name, size in (("a-b-0", 5), ("a-b-1", 7), ("a-b-2", 9), ("c-0", 1), ("gone-0", 3), ("x.1-delete", 3)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "00000000000000000000.log").write_bytes(bytes(size))
-        (tmp_path / name / "00000000000000000000.index").write_bytes(bytes(100))
+        (directory / name).mkdir()
+        (directory / name / "00000000000000000000.log").write_bytes(bytes(size))
+        (directory / name / "00000000000000000000.index").write_bytes(bytes(100))
     with ThreadPoolExecutor(1) as executor:
         admin.broker = replace(admin.broker, loop=asyncio.get_running_loop(), executor=executor)
         everything = await described(admin, DescribeLogDirsRequest(topics=None))
         some = await described(
             admin, DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic="a-b", partitions=[1, 9])])
         )
-        admin.log_manager.cordon([str(tmp_path)])
+        admin.log_manager.cordon([str(directory)])
         unknown = await described(admin, DescribeLogDirsRequest(topics=[]))
         admin.controller.commit([level_record("metadata.version", 30)])
         cordoned = await described(admin, DescribeLogDirsRequest(topics=[]))
@@ -547,7 +548,7 @@ async def test_log_directories_are_described(tmp_path: Path) -> None:
         for topic in first.topics
     }
     assert sizes == {"a-b": [(0, 5), (1, 7)], "c": [(0, 1)]}
-    assert (first.log_dir, first.error_code) == (str(tmp_path), 0)
+    assert (first.log_dir, first.error_code) == (str(directory), 0)
     assert first.total_bytes >= first.usable_bytes > 0
     assert missing.error_code == KafkaStorageError.code
     assert [topic.name for topic in some.results[0].topics] == ["a-b"]
@@ -603,6 +604,20 @@ def test_forwarded_apis_are_listed_with_the_versions_of_the_controller(admin: Ad
     assert (listed[ApiKey.CREATE_TOPICS], listed[ApiKey.ADD_RAFT_VOTER]) == ((2, 7), (0, 0))
     assert ApiKey.UPDATE_FEATURES not in listed
     assert listed[ApiKey.METADATA] == (0, 13)
+
+
+def test_a_quota_that_has_its_value_already_is_not_written_again(tmp_path: Path) -> None:
+    """A script that sets quotas at each of its runs would lengthen the metadata log."""
+    admin = AdminBroker(tmp_path)
+    quotas, entity = ClientQuotas(admin.controller), entity_of([("user", "ann")])
+    rate, share = QuotaChange("producer_byte_rate", 5.0), QuotaChange("request_percentage", 50.0)
+    quotas.alter(entity, [rate, share], validate_only=False)
+    end = admin.controller.end_offset
+    quotas.alter(entity, [rate, share, QuotaChange("consumer_byte_rate", None)], validate_only=False)
+    assert admin.controller.end_offset == end
+    other = QuotaChange("producer_byte_rate", 6.0)
+    quotas.alter(entity, [other, rate, QuotaChange("request_percentage", None)], validate_only=False)
+    assert dict(quotas.entities()[entity]) == {"producer_byte_rate": 5.0}
 
 
 @pytest.mark.parametrize("api", ["quotas", "credentials", "topics"])
