@@ -1,6 +1,10 @@
-"""Options of ``tidelog serve`` that are parsed without click: with click's result, or left to click."""
+"""Options of ``tidelog serve`` that are parsed without click: with click's result, or left to click; its input."""
 
 from __future__ import annotations
+
+import asyncio
+import os
+import pty
 
 import click
 import pytest
@@ -8,7 +12,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidelog.commands.running import serve, serve_process
-from tidelog.commands.running.serve_process import FLAGS, VALUES, ServeWords, environment_level, read_words
+from tidelog.commands.running.serve_process import (
+    FLAGS,
+    VALUES,
+    ServeWords,
+    environment_level,
+    read_words,
+    stop_at_end_of_input,
+)
 
 TEXTS = ["", "9", "0", "-1", " 7", "1_0", "\u0665", "a=b", "=", "--", "-h", "--host", "info", "INFO", "debug", "x y"]
 NAMES = [*VALUES, *FLAGS, "--port=", "--hos", "-h", "--help", "--", "serve"]
@@ -65,3 +76,21 @@ def test_every_option_is_known() -> None:
     declared = {name: option.name for option in serve.command.params for name in option.opts}
     assert declared == VALUES | FLAGS
     assert set(serve_process.ServeWords._fields) == set(declared.values())
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+async def test_the_end_of_the_input_stops_the_broker_once(*, is_terminal: bool) -> None:
+    """The input stays readable after its end, and a long stop has many turns of the loop."""
+    stops: list[str] = []
+    writing, reading = pty.openpty() if is_terminal else os.pipe()[::-1]
+    loop = asyncio.get_running_loop()
+    stop_at_end_of_input(loop, reading, lambda: stops.append("stop"))
+    os.write(writing, b"typed\n")
+    await asyncio.sleep(0.01)
+    assert stops == []
+    os.close(writing)
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert stops == ["stop"]
+    assert not loop.remove_reader(reading)
+    os.close(reading)

@@ -243,7 +243,7 @@ async def serve_until_asked_to_stop(config: BrokerConfig, options: ServeWords) -
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
     if options.until_stdin_closes:
-        loop.add_reader(0, lambda: None if os.read(0, 1024) else stop("standard input was closed"))
+        stop_at_end_of_input(loop, 0, lambda: stop("standard input was closed"))
     try:
         await server.start()
     except StartError:
@@ -255,6 +255,21 @@ async def serve_until_asked_to_stop(config: BrokerConfig, options: ServeWords) -
     if server.failure is not None:
         raise StartError(server.failure)
     logger.info("the broker has stopped")
+
+
+def stop_at_end_of_input(loop: AbstractEventLoop, descriptor: int, stop: Callable[[], object]) -> None:
+    """Call ``stop`` once when the input of a descriptor ends."""
+
+    def read() -> None:
+        try:
+            is_open = bool(os.read(descriptor, 1024))
+        except OSError:  # a terminal that was closed
+            is_open = False
+        if not is_open:
+            loop.remove_reader(descriptor)  # otherwise the loop would call this function in each turn of a long stop
+            stop()
+
+    loop.add_reader(descriptor, read)
 
 
 async def serve_clients(server: Server | LaboratoryServer, stop_asked: Awaitable[object]) -> None:
