@@ -139,8 +139,8 @@ def _after_damage(reading: _Reading, damage: CorruptBatchError, keep: Keep) -> S
         data = file.read_at(damage.position, min(target - damage.position, KEPT_BYTES))
     size = target - damage.position
     start = max(reading.next_offset, damage.expected, start) if target < end else piece.end_offset
-    why = f"{damage.why}; offsets {damage.expected} to {start - 1} are lost"
-    keep(Damage(piece, damage.offset, damage.position, size, why, data))
+    lost = f"; offsets {damage.expected} to {start - 1} are lost" if start > damage.expected else ""
+    keep(Damage(piece, damage.offset, damage.position, size, damage.why + lost, data))
     return replace(piece, start_position=target, start_offset=start) if start < piece.end_offset else None
 
 

@@ -33,7 +33,8 @@ _NO_TRANSACTION = -1
 
 @dataclass(slots=True)
 class _WalkEnd:
-    """Byte ``position`` of a segment, where a walk ended, and the transactions that are open there.
+    """Byte ``position`` of a segment, where a walk ended, the offset that the next record there gets, and the
+    transactions that are open there.
 
     ``open_transactions`` are first offsets by producer id.
 
@@ -43,6 +44,7 @@ class _WalkEnd:
 
     inode: int
     position: int
+    next_offset: int
     last_position: int
     last_header: bytes
     open_transactions: dict[int, int]
@@ -69,7 +71,7 @@ def first_unstable_offset(segments: Sequence[SegmentFile], end: int, count: Read
         walk = _Walk(offset, end, open_transactions)
         for number, segment in enumerate(segments):
             following = segments[number + 1].base_offset if number + 1 < len(segments) else end
-            if following > offset:
+            if following > max(offset, segment.base_offset):
                 with OpenSegment(segment.path, count) as file:
                     walk.go(file, _position(segment, file, offset, count))
     if len(_WALK_ENDS) >= MAX_REMEMBERED:
@@ -89,7 +91,8 @@ def _continue_walk(active: SegmentFile, end: int, count: ReadCount | None) -> _W
             return None
         walk = _Walk(active.base_offset, end, dict(known.open_transactions))
         walk.reached = known
-        walk.go(file, known.position)
+        if known.next_offset < end:
+            walk.go(file, known.position)
     return walk
 
 
@@ -128,7 +131,8 @@ class _Walk:
         """End of the last batch that the walk has read; None before the first."""
 
     def go(self, file: OpenSegment, position: int) -> None:
-        """Walk over a segment's batches from byte ``position`` on."""
+        """Walk over a segment's batches from byte ``position`` on. Bytes beyond the end are not looked at: they may be
+        a torn tail."""
         last: BatchHeader | None = None
         for header in headers(file, position, file.size):
             if header.base_offset >= self._end:
@@ -136,10 +140,17 @@ class _Walk:
             if header.base_offset >= self._start and header.is_transactional:
                 self._note(file, header)
             last = header
+            if header.last_offset + 1 >= self._end:
+                break
         if last is not None:
             last_header = file.read_at(last.position, RECORD_BATCH_OVERHEAD)
             self.reached = _WalkEnd(
-                file.inode, last.position + last.size, last.position, last_header, dict(self.open_transactions)
+                file.inode,
+                last.position + last.size,
+                last.last_offset + 1,
+                last.position,
+                last_header,
+                dict(self.open_transactions),
             )
 
     def _note(self, file: OpenSegment, header: BatchHeader) -> None:

@@ -170,6 +170,23 @@ class TestBounds:
             snapshot.write_bytes(b"torn")
         assert log_bounds(request_directory(data), read_committed=True).last_stable == log.last_stable_offset
 
+    @pytest.mark.parametrize("rolled", [False, True])
+    def test_a_torn_tail_does_not_stop_the_search_for_open_transactions(
+        self, data: DataDirectory, rolled: bool
+    ) -> None:
+        """After a crash there is no snapshot at the end, so the batches before the tail are walked over."""
+        log = data.log("t")
+        fill(log, 3)
+        write(log, [Record(0, 1, b"k", b"v")], base_sequence=0, producer_id=1, producer_epoch=0, is_transactional=True)
+        data.close()
+        for snapshot in (data.path / "t-0").glob("*.snapshot"):
+            snapshot.unlink()
+        active = data.path / "t-0" / f"{16 if rolled else 0:020d}.log"
+        with active.open("ab") as file:
+            file.write(bytes(500))
+        for _ in range(2):
+            assert log_bounds(request_directory(data), read_committed=True) == (0, 16, 15)
+
     def test_segments_that_cannot_be_opened_end_the_search(self, data: DataDirectory) -> None:
         fill(data.log("t"), 1)
         directory = request_directory(data)
