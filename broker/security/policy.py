@@ -1,4 +1,4 @@
-"""Weak settings of listeners and of the admin interface, which are logged but do not prevent the start.
+"""Weak settings of listeners and HTTP interfaces, which are logged but do not prevent the start.
 
 Each finding is one log line; with ``tidelog serve --strict`` any of them prevents the start. Apache Kafka starts with
 such settings of its listeners, too.
@@ -10,20 +10,24 @@ import os
 from collections.abc import Iterator
 
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, Endpoint
-from tidelog.broker.config.keys.admin import ADMIN_AUTHENTICATION, ADMIN_LISTENER, ADMIN_TOKEN_KEYS
+from tidelog.broker.config.keys.admin import (
+    ADMIN_AUTHENTICATION,
+    ADMIN_LISTENER,
+    ADMIN_TOKEN_KEYS,
+    SCHEMA_REGISTRY_LISTENER,
+)
 from tidelog.broker.config.keys.security import UNSECURED_HANDLER, listener_values, mechanism_values
 
 OAUTHBEARER, GSSAPI = "OAUTHBEARER", "GSSAPI"
 _READABLE_BY_OTHERS = 0o004
+HTTP_INTERFACES = {ADMIN_LISTENER: "the admin interface", SCHEMA_REGISTRY_LISTENER: "the schema registry"}
+"""Key of an interface's address -> its name in findings."""
 
 
 def find_weaknesses(config: BrokerConfig) -> list[str]:
     """Return the findings for a configuration. It reads the file modes of keystores and keytabs. Raises ConfigError."""
     found = [finding for endpoint in config.listeners for finding in _findings(config, endpoint)]
-    host = config.get_str(ADMIN_LISTENER).rpartition(":")[0].strip("[]")
-    if config.get_str(ADMIN_LISTENER) and config.get_list(ADMIN_AUTHENTICATION) == ["none"] and not is_loopback(host):
-        found.append("the admin interface is open to the network, and asks for no login (admin.authentication=none)")
-    return [*found, *_admin_token_findings(config)]
+    return [*found, *_http_findings(config)]
 
 
 def _findings(config: BrokerConfig, endpoint: Endpoint) -> Iterator[str]:
@@ -70,14 +74,22 @@ def _token_findings(config: BrokerConfig, name: str) -> Iterator[str]:
             yield f"listener {name} takes tokens of any {claim} (sasl.oauthbearer.expected.{claim} is not set)"
 
 
-def _admin_token_findings(config: BrokerConfig) -> Iterator[str]:
-    takes_tokens = "bearer" in config.get_list(ADMIN_AUTHENTICATION) and config.get(ADMIN_TOKEN_KEYS)
-    if not takes_tokens or not config.get_str(ADMIN_LISTENER):
-        return
-    for claim in ("audience", "issuer"):
-        key = f"admin.sasl.oauthbearer.expected.{claim}"
-        if not config.get(key):
-            yield f"the admin interface takes tokens of any {claim} ({key} is not set)"
+def _http_findings(config: BrokerConfig) -> Iterator[str]:
+    """Yield the findings for the HTTP interfaces, which share their logins and their TLS (``admin.*``)."""
+    served = {name: config.get_str(key) for key, name in HTTP_INTERFACES.items() if config.get_str(key)}
+    names = " and ".join(served)
+    for name, address in served.items():
+        host = address.rpartition(":")[0].strip("[]")
+        if config.get_list(ADMIN_AUTHENTICATION) == ["none"] and not is_loopback(host):
+            yield f"{name} is open to the network, and requires no login (admin.authentication=none)"
+    location = config.get("admin.ssl.keystore.location")
+    if served and location and is_readable_by_others(str(location)):
+        yield f"the private key of {names} can be read by every user of this machine: chmod 600 {location}"
+    if served and "bearer" in config.get_list(ADMIN_AUTHENTICATION) and config.get(ADMIN_TOKEN_KEYS):
+        for claim in ("audience", "issuer"):
+            key = f"admin.sasl.oauthbearer.expected.{claim}"
+            if not config.get(key):
+                yield f"{names}: tokens of any {claim} are accepted ({key} is not set)"
 
 
 def is_loopback(host: str) -> bool:

@@ -42,7 +42,12 @@ def test_usual_configurations_have_no_findings(listeners: str, texts: dict[str, 
         ("SASL_PLAINTEXT://10.0.0.1:1", AUTHORIZER, "without TLS"),
         ("SASL_SSL://:1,PLAINTEXT://:2", AUTHORIZER, "PLAINTEXT is open to the network"),
         ("SSL://:1", {"ssl_client_auth": "requested", **AUTHORIZER}, "User:ANONYMOUS"),
-        ("PLAINTEXT://:1", {"admin_listener": "0.0.0.0:9644", "admin_authentication": "none"}, "asks for no login"),
+        ("PLAINTEXT://:1", {"admin_listener": "0.0.0.0:9644", "admin_authentication": "none"}, "requires no login"),
+        (
+            "PLAINTEXT://:1",
+            {"schema_registry_listener": "0.0.0.0:8081", "admin_authentication": "none"},
+            "the schema registry is open to the network",
+        ),
     ],
 )
 def test_each_weakness_is_found_alone(listeners: str, texts: dict[str, str], finding: str) -> None:
@@ -68,11 +73,16 @@ def test_the_admin_interface_is_for_tokens_that_were_made_for_it(
     found = weaknesses("PLAINTEXT://127.0.0.1:1", admin_authentication=methods, admin_listener="127.0.0.1:0", **texts)
     assert len(found) == len(claims)
     assert all(
-        f"the admin interface takes tokens of any {claim}" in line for claim, line in zip(claims, found, strict=True)
+        f"the admin interface: tokens of any {claim} are accepted" in line
+        for claim, line in zip(claims, found, strict=True)
     )
     assert (
         weaknesses("PLAINTEXT://127.0.0.1:1", admin_authentication="none", admin_listener="127.0.0.1:0", **texts) == []
     )
+    registry = {"admin_listener": "", "schema_registry_listener": "127.0.0.1:0"}
+    assert weaknesses("PLAINTEXT://127.0.0.1:1", admin_authentication=methods, **registry, **texts) == [
+        line.replace("the admin interface", "the schema registry") for line in found
+    ]
 
 
 @pytest.mark.parametrize(("mode", "is_found"), [(0o644, True), (0o640, False), (0o600, False)])
@@ -119,3 +129,12 @@ def test_loopback_hosts_are_known(host: str) -> None:
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "10.0.0.1", "kafka.example.com"])
 def test_other_hosts_are_the_network(host: str) -> None:
     assert not is_loopback(host)
+
+
+def test_the_keystore_of_the_http_interfaces_is_for_its_owner(tmp_path: Path) -> None:
+    store = tmp_path / "admin.pem"
+    store.touch(mode=0o644)
+    (found,) = weaknesses("PLAINTEXT://127.0.0.1:1", admin_ssl_keystore_location=str(store))
+    assert f"chmod 600 {store}" in found
+    store.chmod(0o600)
+    assert weaknesses("PLAINTEXT://127.0.0.1:1", admin_ssl_keystore_location=str(store)) == []
