@@ -56,7 +56,8 @@ class Tidelog:
         used. ``timeout_s`` limits each wait for an answer."""
         self.bootstrap = bootstrap
         self._settings = ClientSettings(bootstrap, security, timeout_s)
-        self._admin = None if admin is None else parse_admin(admin)
+        self._given = None if admin is None else parse_admin(admin)
+        self._admin = self._given
 
     def find(
         self, topic: str, *, key: str | bytes | None = None, tag: str | bytes | None = None,
@@ -95,10 +96,13 @@ class Tidelog:
                 remaining -= len(answer["records"])
 
     def _ask(self, topic: str, parameters: dict[str, str]) -> dict[str, Any]:
-        if self._admin is None:
-            self._admin = find_admin(self._settings)
+        interface = self._admin = self._admin or find_admin(self._settings)
         path = f"/topics/{quote(topic, safe='')}/records?{urlencode(parameters)}"
-        status, answer = self._admin.ask(self._settings.security, "GET", path, self._settings.timeout_s)
+        try:
+            status, answer = interface.ask(self._settings.security, "GET", path, self._settings.timeout_s)
+        except OSError:
+            self._admin = self._given  # after a restart the broker may have another address
+            raise
         if status != 200:
             raise ClientError(answer.get("error", f"the admin interface answered {status}"))
         return cast(dict[str, Any], answer)

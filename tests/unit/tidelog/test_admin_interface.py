@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tidelog import find
 from tidelog.admin_interface import AdminInterface, ask_admin_address
 from tidelog.cli import main
 from tidelog.client.cluster import Cluster
@@ -78,9 +79,25 @@ def test_the_timeout_ends_the_wait_for_a_silent_broker(words: list[str], capsys:
 
 
 def test_the_timeout_ends_the_wait_for_a_silent_interface() -> None:
-    from tidelog import Tidelog
-
     with socket.create_server(("127.0.0.1", 0)) as server:
-        client = Tidelog(admin=f"127.0.0.1:{server.getsockname()[1]}", timeout_s=0.1)
+        client = find.Tidelog(admin=f"127.0.0.1:{server.getsockname()[1]}", timeout_s=0.1)
         with pytest.raises(TimeoutError):
             next(client.find("orders", key="1"))
+
+
+def test_the_address_is_asked_again_after_a_restart_of_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ``admin.listener`` the interface may have another port after it."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    asked: list[int] = []
+
+    def find_admin(_settings: object) -> AdminInterface:
+        asked.append(port)
+        return AdminInterface("127.0.0.1", port, is_encrypted=False)
+
+    monkeypatch.setattr(find, "find_admin", find_admin)
+    client = find.Tidelog()
+    for _ in range(2):
+        with pytest.raises(ConnectionRefusedError):
+            next(client.find("orders", key="1"))
+    assert asked == [port, port]
