@@ -16,7 +16,10 @@ COMMANDS = {
     "serve": Listing("tidelog.commands.running.serve", "Run a broker."),
     "format": Listing("tidelog.commands.files.format", "Format a node's log directories for a cluster."),
     "ping": Listing("tidelog.commands.running.ping", "Ask a broker for its API versions; exit code 0 when it answers."),
-    "status": Listing("tidelog.commands.manage.status", "Show in one screen what is in order and what is not."),
+    "status": Listing(
+        "tidelog.commands.manage.status",
+        "Show brokers, faulty partitions, lagging groups and disk space on one screen.",
+    ),
     "topic": Listing("tidelog.commands.manage.topic", "List, describe, create, change and delete topics."),
     "group": Listing("tidelog.commands.manage.group", "List, describe, reset and delete groups."),
     "config": Listing("tidelog.commands.manage.config", "Show and change configs of topics, brokers and groups."),

@@ -36,7 +36,7 @@ SHOWN_ROWS = 8
 @json_option
 @client_options()
 def command(*, settings: ClientSettings, as_json: bool) -> int:
-    """Show in one screen what is in order and what is not."""
+    """Show brokers, faulty partitions, lagging groups and disk space on one screen."""
     from tidelog.client.admin.nodes import describe_cluster
     from tidelog.client.admin.topics import list_topics
     from tidelog.client.cluster import Cluster
