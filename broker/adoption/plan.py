@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from tidelog.broker.adoption.source import SourcePartition, check_partition, is_of_kraft, list_source, producer_ids
@@ -44,6 +45,8 @@ LOCK_FILE = ".lock"
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
 SPARE_BYTES = 64 * 1024 * 1024
 """Disk space for files that are not in the plan: the metadata log and rebuilt indices."""
+MAX_LISTED = 20
+"""Largest number of partitions that a problem names."""
 
 
 class AdoptionError(Exception):
@@ -296,7 +299,9 @@ class Planner:
         if twice:
             self._add_problem(f"topic {name}: partitions {_format_numbers(twice)} are in several of the directories")
         count = len(known.partitions) if known else max(here) + 1
-        missing = sorted(set(range(count)) - set(here))
+        present = set(here)
+        # A directory such as backup-20261128 is a partition by its name, and would be one of 20 million.
+        missing = list(islice((index for index in range(count) if index not in present), MAX_LISTED + 1))
         if missing:
             self._add_problem(
                 f"topic {name}: partitions {_format_numbers(missing)} of {count} are not in these directories; give "
@@ -434,4 +439,4 @@ def _is_same_or_below(path: str, parent: str) -> bool:
 
 
 def _format_numbers(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:20])) + (", ..." if len(numbers) > 20 else "")
+    return ", ".join(map(str, numbers[:MAX_LISTED])) + (", ..." if len(numbers) > MAX_LISTED else "")

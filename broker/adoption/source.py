@@ -35,6 +35,7 @@ from tidelog.log.segment.segment import (
     TIME_INDEX_SUFFIX,
 )
 from tidelog.log.system.file_system import FileEntry, FileSystem
+from tidelog.protocol.errors import CorruptMessageError
 
 _REBUILT_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 _LOG_FILE_SUFFIXES = (*SEGMENT_FILE_SUFFIXES, SNAPSHOT_SUFFIX, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
@@ -172,14 +173,16 @@ def _irregular_files(file_system: FileSystem, directory: str) -> list[Finding]:
 
 
 def producer_ids(file_system: FileSystem, partition: SourcePartition) -> Iterator[int]:
-    """Yield the producer id of every batch, -1 for a batch without one. Raises KafkaStorageError,
-    CorruptMessageError."""
+    """Yield the producer id of every batch up to the first impossible header, where recovery cuts the copy; -1 for a
+    batch without one. Raises KafkaStorageError."""
     for base in partition.bases():
         path = os.path.join(partition.directory, f"{base:020d}{LOG_SUFFIX}")
         file = file_system.open_file(path, writable=False)
         try:
             for header in iter_headers(file, 0, file.size()):
                 yield header.producer_id
+        except CorruptMessageError:
+            return
         finally:
             file.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,19 @@ def test_missing_partitions_are_a_problem_until_left_out(tmp_path: Path) -> None
     assert (plan.problems, plan.left_out) == ([], ["topic orders: by --leave-out"])
 
 
+def test_a_directory_with_a_date_in_its_name_lacks_partitions(tmp_path: Path) -> None:
+    """All twenty million numbers of missing partitions took gigabytes of memory."""
+    source = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
+    source.add_partition("backup", 20_261_128, None)
+    tracemalloc.start()
+    plan = plan_for(source.path, tmp_path / "data")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "topic backup: partitions 0, 1, 2" in plan.problems[0]
+    assert "18, 19, ... of 20261129 are not in these directories" in plan.problems[0]
+    assert peak < 64 << 20
+
+
 def test_a_topic_without_any_partition_here_is_a_problem(tmp_path: Path) -> None:
     source = KafkaDirectory(tmp_path / "kafka")
     source.add_partition("other", 0, bytes(15) + b"\2")
@@ -257,6 +271,18 @@ def test_without_metadata_nothing_is_deleted_and_new_producer_ids_are_larger(tmp
     assert image.topic_id != bytes(16)
     assert metadata_of(tmp_path / "data").producer_ids == 42000
     assert any("ZooKeeper" in text for text in plan.left_out)
+    assert len(served_records(tmp_path / "data", TopicPartition("orders", 0))) == 60
+
+
+def test_producer_ids_are_read_up_to_a_torn_tail(tmp_path: Path) -> None:
+    """A power loss may leave zeros after the records, which a start cuts off."""
+    source = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
+    source.add_partition("orders", 0, None, producer_id=41_500)
+    source.kill()
+    with max((source.path / "orders-0").glob("*.log")).open("ab") as file:
+        file.write(bytes(4096))
+    adopt(source.path, tmp_path / "data")
+    assert metadata_of(tmp_path / "data").producer_ids == 42000
     assert len(served_records(tmp_path / "data", TopicPartition("orders", 0))) == 60
 
 
