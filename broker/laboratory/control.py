@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
+from tidelog.broker.errors import StartError
 from tidelog.broker.laboratory.faults import Fault
 from tidelog.broker.laboratory.server import LaboratoryServer
 from tidelog.protocol.api_keys import ApiKey
@@ -39,7 +40,7 @@ class Control:
         self._turn = asyncio.Lock()
 
     async def serve(self, connection: socket.socket) -> None:
-        """Answer commands until the other process closes the socket."""
+        """Answer commands until the other process closes the socket, or sends a line of more than MAX_LINE_BYTES."""
         reader, writer = await asyncio.open_connection(sock=connection, limit=MAX_LINE_BYTES)
         try:
             while line := await reader.readline():
@@ -47,6 +48,8 @@ class Control:
                 await writer.drain()
         except ConnectionError:
             logger.info("the process that controls the laboratory closed its socket")
+        except ValueError:  # of ``readline``
+            logger.warning("a command of the laboratory is longer than %d bytes: its socket is closed", MAX_LINE_BYTES)
         finally:
             writer.close()
 
@@ -65,7 +68,7 @@ class Control:
         try:
             async with self._turn:
                 return {"result": await self._do(command)}
-        except (ValueError, KafkaError, OSError) as error:
+        except (ValueError, KafkaError, StartError, OSError) as error:
             return {"error": str(error)}
 
     async def _do(self, command: Mapping[str, Any]) -> object:

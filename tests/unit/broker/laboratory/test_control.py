@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.laboratory.control import Control, parse_api, parse_error, parse_fault
+from tidelog.broker.errors import StartError
+from tidelog.broker.laboratory.control import MAX_LINE_BYTES, Control, parse_api, parse_error, parse_fault
 from tidelog.broker.laboratory.faults import Faults
 from tidelog.broker.laboratory.server import LaboratoryServer
 from tidelog.protocol.api_keys import ApiKey
@@ -128,3 +130,34 @@ def test_commands_come_line_by_line_until_the_other_end_closes(laboratory: Labor
     assert "not a JSON object" in str(no_object["error"])
     assert laboratory.disk.is_full
     assert isinstance(time["result"], int)
+
+
+def test_a_broker_that_does_not_start_again_is_an_error_of_the_command(
+    laboratory: LaboratoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> int:
+        raise StartError("the data directory is in use")
+
+    monkeypatch.setattr(laboratory, "snapshot", fail)
+    assert answer(laboratory, command="snapshot") == {"error": "the data directory is in use"}
+
+
+def test_a_command_that_is_too_long_closes_the_socket_and_is_logged(
+    laboratory: LaboratoryServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, theirs = socket.socketpair()
+
+    async def talk() -> bytes:
+        served = asyncio.create_task(Control(laboratory).serve(theirs))
+        reader, writer = await asyncio.open_connection(sock=ours)
+        writer.write(b"[" + b" " * MAX_LINE_BYTES + b"]\n")
+        received = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        await served
+        return received
+
+    with caplog.at_level(logging.WARNING):
+        assert asyncio.run(talk()) == b""
+    assert [record.getMessage() for record in caplog.records] == [
+        f"a command of the laboratory is longer than {MAX_LINE_BYTES} bytes: its socket is closed"
+    ]
