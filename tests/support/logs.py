@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from tests.support.slices import content_of
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.fetch import FetchIsolation
@@ -95,12 +96,7 @@ def read_bytes(
     log: UnifiedLog, offset: int, max_bytes: int = 1 << 20, isolation: FetchIsolation = FetchIsolation.LOG_END
 ) -> bytes:
     """Read the bytes that a fetch would send."""
-    found = log.read(offset, max_bytes, isolation=isolation, min_one_message=True).records
-    if isinstance(found, bytes):
-        return found
-    data = os.pread(found.file.fileno(), found.size, found.position)
-    found.release()
-    return data
+    return content_of(log.read(offset, max_bytes, isolation=isolation, min_one_message=True).records)
 
 
 def read_records(log: UnifiedLog, offset: int = 0, isolation: FetchIsolation = FetchIsolation.LOG_END) -> list[Record]:
