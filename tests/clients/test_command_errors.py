@@ -129,7 +129,7 @@ def test_a_store_that_cannot_be_read_is_named(served: TidelogProcess, shell: She
         assert message.startswith(f"tidelog topic list: {store}={path}: ")
 
 
-def test_a_broker_that_is_away_is_told_without_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_is_away_is_reported_without_a_number(capsys: pytest.CaptureFixture[str]) -> None:
     message = failure(capsys, "topic", "list", "--bootstrap", "127.0.0.1:1", code=FAILED)
     assert message == "tidelog topic list: cannot connect to 127.0.0.1:1: Connection refused"
 
@@ -225,7 +225,7 @@ def test_records_before_one_that_is_too_large_are_written(
         (["topic", "create", "unseen"], ">&-", "tidelog: standard output is closed"),
     ],
 )
-def test_closed_standard_streams_are_told(shell: Shell, words: list[str], closed: str, message: str) -> None:
+def test_closed_standard_streams_are_reported(shell: Shell, words: list[str], closed: str, message: str) -> None:
     command = [sys.executable, "-I", "-m", "tidelog", *words, "--bootstrap", shell.bootstrap]
     ended = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", *command],

@@ -301,7 +301,7 @@ def test_functions_are_named_by_what_they_do(folder: Path) -> None:
         ("", False),
     ],
 )
-def test_a_verb_is_told_from_a_noun(text: str, is_verb: bool) -> None:
+def test_a_verb_is_distinguished_from_a_noun(text: str, is_verb: bool) -> None:
     assert begins_with_verb(text) is is_verb
 
 

@@ -248,7 +248,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize("job", ["replay", "backfill"])
-def test_a_broker_that_is_down_is_told_before_any_task(
+def test_a_broker_that_is_down_is_reported_before_any_task(
     job: str, data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "rows.parquet"
@@ -394,7 +394,7 @@ def test_the_jobs_are_listed_and_an_unknown_one_is_refused(capsys: pytest.Captur
     assert "exprot" in capsys.readouterr().err
 
 
-def test_the_command_is_told_without_loading_spark_or_arrow() -> None:
+def test_the_help_is_shown_without_loading_spark_or_arrow() -> None:
     code = (
         "import sys; from tidelog.cli import main; main(['pipeline', '--help']); "
         "print([n for n in ('pyspark', 'pyarrow', 'numpy') if n in sys.modules])"

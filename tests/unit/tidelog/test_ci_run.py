@@ -102,7 +102,7 @@ def test_tests_begin_without_jars_that_take_too_long(tmp_path: Path) -> None:
     assert (tmp_path / "bounded").read_text() == "300 make kafka-jars\n"
 
 
-def test_an_earlier_second_run_is_not_told_again(tmp_path: Path) -> None:
+def test_an_earlier_second_run_is_not_reported_again(tmp_path: Path) -> None:
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "retried.txt").write_text("FAILED of yesterday\n")
     assert "yesterday" not in run(tmp_path).stdout

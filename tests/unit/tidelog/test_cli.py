@@ -51,7 +51,7 @@ def test_the_help_of_a_command_is_printed(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.startswith("Usage: tidelog ping")
 
 
-def test_without_a_command_the_help_is_shown_and_the_code_says_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     assert "Commands:" in capsys.readouterr().out
 

@@ -113,7 +113,7 @@ def test_an_api_that_is_not_served_has_no_versions(serve: Callable[[Answer], Non
             ask(client, MetadataRequest(), MetadataResponse, 9)
 
 
-def test_versions_that_are_not_served_are_told(serve: Callable[[Answer], None]) -> None:
+def test_versions_that_are_not_served_are_reported(serve: Callable[[Answer], None]) -> None:
     serve(normal)
     with Client("h:1") as client, pytest.raises(ClientError, match=r"^h:1 serves METADATA 2 to 9, not 0 to 1$"):
         ask(client, MetadataRequest(), MetadataResponse, 1)

@@ -332,7 +332,9 @@ def test_a_refused_mechanism_names_those_that_the_broker_takes(listener: Listene
         ),
     ],
 )
-def test_a_refused_login_is_told_in_the_words_of_the_broker(listener: Listener, mechanism: str, message: str) -> None:
+def test_a_refused_login_is_reported_in_the_words_of_the_broker(
+    listener: Listener, mechanism: str, message: str
+) -> None:
     with pytest.raises(SaslAuthenticationFailedError) as refused:
         Client(listener.address, security=security(mechanism, "wrong"))
     assert str(refused.value) == f"{listener.address}, login of ann: {message}"

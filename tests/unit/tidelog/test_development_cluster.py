@@ -203,7 +203,7 @@ def test_an_older_kafka_is_named(tmp_path: Path, version: str, capfd: pytest.Cap
     assert f"{libs} has Apache Kafka {version}" in capfd.readouterr().err
 
 
-def test_a_node_that_ends_before_it_is_ready_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_node_that_ends_before_it_is_ready_is_reported_with_its_last_output(tmp_path: Path) -> None:
     node = Node("node 1", ["sh", "-c", "echo no room >&2; exit 3"], tmp_path / "node.log")
     with pytest.raises(NodeError, match=r"node 1 ended with 3 before it was ready(.|\n)*no room"):
         node.wait_ready(time.monotonic() + 60)
@@ -246,7 +246,7 @@ def test_configurations_are_the_users_own_and_have_their_values_as_given(
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_format_that_does_not_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_format_that_does_not_end_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def wait(*_: object, timeout: float, **__: object) -> None:
         raise subprocess.TimeoutExpired("java", timeout)
 

@@ -228,7 +228,7 @@ def test_offsets_without_records_before_the_end_end_the_read(read: Read) -> None
 
 @WAYS
 @pytest.mark.parametrize("error", [*LEADER_ERRORS, TopicAuthorizationFailedError])
-def test_an_error_that_stays_is_told_after_the_others_records(
+def test_an_error_that_stays_is_raised_after_the_records_of_other_partitions(
     read: Read, error: type[KafkaError], clock: Clock
 ) -> None:
     log, other = Log(), Log()

@@ -147,7 +147,7 @@ async def test_an_empty_disk_is_not_reported_while_it_would_be_elected_over_copi
     assert caplog.text.count("1 logs are empty") == is_empty
 
 
-async def test_a_log_that_fails_is_told_as_lost_until_it_is_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_fails_is_reported_as_lost_until_it_is_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directories, "ROUND_S", 0.0)
     partition = TopicPartition("t", 0)
     brokers = {2: BrokerRegistration(2, 9, b"i" * 16, (), {}, None, False, False, ())}

@@ -76,7 +76,7 @@ def test_a_broker_that_a_client_cannot_use_is_not_found(number: int, listener: s
     assert Cluster().nodes.find(asking(listener), number) is None
 
 
-def test_the_controller_is_said_to_be_a_broker_that_is_alive() -> None:
+def test_any_broker_that_is_alive_is_shown_as_the_controller() -> None:
     nodes = Cluster().nodes
     assert {nodes.controller_id for _ in range(100)} == {1, 2}
 

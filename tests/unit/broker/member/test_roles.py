@@ -122,7 +122,7 @@ def test_followers_that_lag_are_proposed_to_leave(node: ReplicatedBroker) -> Non
     assert [one.broker_id for one in request.topics[0].partitions[0].new_isr_with_epochs] == [1, 2]
 
 
-def test_an_unclean_election_is_said_to_be_recovered(node: ReplicatedBroker) -> None:
+def test_a_leader_that_was_elected_uncleanly_reports_that_it_has_recovered(node: ReplicatedBroker) -> None:
     node.partition.take_over(PartitionState((1, 2, 3), (1,), 1, 6, 9, is_recovering=True))
     request = node.roles._proposals.next_request(EPOCH, 0.0)
     assert request is not None

@@ -122,7 +122,7 @@ def sizes(response: FetchResponse) -> list[int]:
 
 
 @pytest.mark.parametrize("version", [3, 7, 9, 13])
-def test_a_producer_over_its_quota_is_told_and_muted(wire: ThrottledWire, version: int) -> None:
+def test_a_producer_over_its_quota_gets_a_throttle_time_and_is_muted(wire: ThrottledWire, version: int) -> None:
     wire.set("producer_byte_rate", 1000.0)
     for size, over in ((5_000, False), (10_000, True)):
         response = wire.ask(produce_request(wire, size), ProduceResponse, version)

@@ -42,7 +42,7 @@ def wrong_times(found: SegmentAudit) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_batches_with_a_wrong_largest_time_are_told_and_no_others(tmp_path: Path, seed: int) -> None:
+def test_batches_with_a_wrong_largest_time_are_reported_and_no_others(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     content, expected, offset = bytearray(), [], 0
     for _ in range(chance.randint(1, 300)):

@@ -48,7 +48,7 @@ def test_walks_are_equal_over_whole_cut_and_damaged_chunks(
     assert [walked(routines, data, rows) for routines in ROUTINES] == [expected, expected]
 
 
-def test_a_walk_tells_each_batch_and_its_verdict() -> None:
+def test_a_walk_has_a_row_for_each_batch_with_its_validity() -> None:
     options = BatchOptions(producer_id=9, producer_epoch=2, base_sequence=5)
     first, second = build_batch([Record(3, 10, b"k", b"v"), Record(7, 30, None, None)], options), batch_of(2)
     second[70] ^= 1
@@ -100,7 +100,7 @@ def test_every_bit_of_a_field_counts(size: int) -> None:
     assert len(hashes) == 8 * size + 2
 
 
-def test_the_hash_tells_null_from_empty_and_key_from_value() -> None:
+def test_the_hash_distinguishes_null_from_empty_and_key_from_value() -> None:
     fields = [
         (None, None),
         (b"", None),

@@ -146,7 +146,7 @@ def test_a_value_of_another_type_is_named(change: dict[str, Any], message: str) 
 
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_damaged_data_file_is_told_by_the_audit(table: Table, mode: str, content: bytes | None) -> None:
+def test_a_damaged_data_file_is_reported_by_the_audit(table: Table, mode: str, content: bytes | None) -> None:
     if (table.kind, mode) == ("parquet", "upsert"):
         pytest.skip("a folder of Parquet files has no latest values")
     fill(table.data.log("orders"), 4)
@@ -271,7 +271,7 @@ def test_a_delta_table_that_another_program_has_partitioned_is_refused(tmp_path:
     assert "everything is in order" in table.audit()
 
 
-def test_a_delta_table_that_deltalake_cannot_read_is_told(tmp_path: Path) -> None:
+def test_a_delta_table_that_deltalake_cannot_read_is_reported(tmp_path: Path) -> None:
     table = Table("delta", tmp_path)
     fill(table.data.log("orders"), 4)
     table.export()

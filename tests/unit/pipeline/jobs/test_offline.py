@@ -271,7 +271,7 @@ def fail_save(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_dry_run_tells_and_changes_nothing(data: DataDirectory) -> None:
+def test_a_dry_run_reports_the_plan_and_changes_nothing(data: DataDirectory) -> None:
     fill(data.log("orders"), 100)
     data.close()
     write_clean_shutdown(FS, str(data.path), 7)

@@ -25,7 +25,7 @@ from tidelog.pipeline.options.table_options import (
 )
 
 
-def test_a_statements_options_are_told_from_a_readers() -> None:
+def test_a_statements_options_are_distinguished_from_a_readers() -> None:
     assert options_of_statement({"path": "/data", "subscribe": "t"}) is None
     given = {"option.subscribe": "t", "Option.includeHeaders": "true", "path": "file:/data", "owner": "me"}
     assert options_of_statement(given) == {"subscribe": "t", "includeHeaders": "true", "path": "file:/data"}
@@ -70,7 +70,7 @@ def test_both_kinds_of_schema_have_the_same_columns(options: dict[str, str], nam
     assert of_table.names == names.split()
 
 
-def test_wrong_options_of_a_stream_are_told_when_spark_asks() -> None:
+def test_wrong_options_of_a_stream_are_reported_when_spark_asks() -> None:
     """Spark 4.2 hides what ``streamReader`` raises behind an UnboundLocalError of its own."""
     for options in ({"path": "/data", "subscribe": "t", "endingOffsets": "latest"}, {"path": "/data", "topc": "t"}):
         refused = DefaultSource(options).streamReader(StructType().add("key", "binary"))

@@ -337,7 +337,7 @@ class TestStreams:
 
 
 class TestJobs:
-    def test_audit_tells_lost_from_compacted(self, data: DataDirectory) -> None:
+    def test_audit_distinguishes_lost_offsets_from_compacted_ones(self, data: DataDirectory) -> None:
         first, behind = remove_middle(data)
         found = audit_partition(data)
         assert found.is_wrong
@@ -374,7 +374,7 @@ class TestJobs:
 
 @settings(deadline=None, max_examples=30 * DEPTH, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_every_missing_offset_is_told_or_explained(
+def test_every_missing_offset_is_reported_or_explained(
     tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject
 ) -> None:
     """Segments are taken away at random: plan and audit find the same offsets missing, and all of them."""

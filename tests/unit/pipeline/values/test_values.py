@@ -162,7 +162,9 @@ def test_a_schema_that_came_after_the_run_began_is_reported(data: DataDirectory,
         asked.columns.add_to(record)
 
 
-def test_a_schema_of_another_subject_is_not_told_to_be_newer(data: DataDirectory, registry: SchemaRegistry) -> None:
+def test_a_schema_of_another_subject_is_not_taken_for_a_newer_one(
+    data: DataDirectory, registry: SchemaRegistry
+) -> None:
     """Serializers may register it under the record's name. Each run ended with: newer than this run; run it again."""
     put(data, serialized(registry, avro(), ORDER))
     other = registry.register("orders-shop.Order", avro({"name": "price", "type": "double"}))
@@ -235,7 +237,7 @@ def test_a_table_keeps_the_names_that_an_earlier_release_gave() -> None:
     assert [one.name for one in column_fields(encode_type(wider))] == ["value_Key", "value_value_key"]
 
 
-def test_fields_that_delta_takes_for_one_are_told(data: DataDirectory) -> None:
+def test_fields_that_delta_takes_for_one_are_reported(data: DataDirectory) -> None:
     put(data, b'{"a": [{"x": 1, "X": 2}]}')
     with pytest.raises(JobError, match="column a has two fields 'X' in different case"):
         export_to_delta(None, request(data, None))
@@ -334,7 +336,7 @@ def test_an_import_of_an_unknown_file_is_an_error_with_its_name(name: str) -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xff"])
-def test_a_file_that_is_no_descriptor_is_told(content: bytes) -> None:
+def test_a_file_that_is_no_descriptor_is_reported(content: bytes) -> None:
     with pytest.raises(BadRequestError, match="schema 7"):
         arrow_type(protobuf(content=content))
     with pytest.raises(BadRequestError, match=r"schema 7: .*, expected the descriptor of a Protobuf file"):

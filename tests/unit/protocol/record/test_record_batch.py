@@ -202,7 +202,7 @@ PLAIN = bytes(build_batch([Record(0, NOW_MS, b"k", b"v")]))
 OURS = bytes(build_batch([Record(0, NOW_MS, b"k", b"v")], BatchOptions(producer_id=1, is_transactional=True)))
 
 
-def test_batches_of_a_transaction_are_told_by_their_headers() -> None:
+def test_batches_of_a_transaction_are_recognised_by_their_headers() -> None:
     samples = (PLAIN, OURS, PLAIN + OURS, OURS[:-1], PLAIN[:-1] + OURS, b"", None)
     found = [has_transactional_batch(each) for each in samples]
     assert found == [False, True, True, True, False, False, False]

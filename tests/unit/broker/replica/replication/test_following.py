@@ -46,7 +46,7 @@ def pair(tmp_path: Path) -> Pair:
     return Pair(tmp_path)
 
 
-def test_records_are_appended_and_the_position_tells(pair: Pair) -> None:
+def test_records_are_appended_and_the_position_moves(pair: Pair) -> None:
     assert pair.following.position == LogPosition(0, -1, 0)
     assert pair.following.do(pair.work())
     assert pair.following.position == LogPosition(10, EPOCH, 0)

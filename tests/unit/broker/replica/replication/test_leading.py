@@ -176,7 +176,7 @@ def test_an_election_of_the_same_broker_commits_nothing_before_the_sync(tmp_path
     node.close()
 
 
-def test_too_few_in_sync_replicas_are_told_before_anything_is_appended(careful: ReplicatedBroker) -> None:
+def test_too_few_in_sync_replicas_are_an_error_before_anything_is_appended(careful: ReplicatedBroker) -> None:
     careful.partition.take_over(LED._replace(isr=(1,), partition_epoch=8))
     assert code(produce(careful)) == errors.NotEnoughReplicasError.code
     assert careful.partition.log_end_offset == 0

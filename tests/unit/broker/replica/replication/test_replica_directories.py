@@ -75,7 +75,7 @@ SERVED = PartitionState((OTHER, OWN), (OTHER, OWN), directories=(THEIRS, FIRST))
 
 
 @pytest.mark.parametrize(
-    ("state", "active", "is_told"),
+    ("state", "active", "is_reported"),
     [
         (SERVED._replace(leader=OWN), {OTHER}, True),
         (SERVED._replace(leader=OTHER), {OTHER}, True),
@@ -86,8 +86,8 @@ SERVED = PartitionState((OTHER, OWN), (OTHER, OWN), directories=(THEIRS, FIRST))
         (SERVED._replace(leader=OWN, replicas=(OWN,), isr=(OWN,), directories=(FIRST,)), {OTHER}, False),
     ],
 )
-def test_a_log_out_of_service_is_told_as_lost_if_another_replica_can_lead(
-    state: PartitionState, active: set[int], is_told: bool
+def test_a_log_out_of_service_is_reported_as_lost_if_another_replica_can_lead(
+    state: PartitionState, active: set[int], is_reported: bool
 ) -> None:
     """Otherwise the report would help no client."""
     replicas = ReplicaDirectories(OWN, {TopicPartition("t", 0): LOST_DIRECTORY}.get)
@@ -98,7 +98,7 @@ def test_a_log_out_of_service_is_told_as_lost_if_another_replica_can_lead(
     }
     shown = MetadataImage(topics={TOPIC: TopicState("t", TOPIC, (state,))}, topic_ids={"t": TOPIC}, brokers=registered)
     for _ in range(2):
-        assert directories_in(replicas.next_request(shown, 9)) == ({0: LOST_DIRECTORY} if is_told else {})
+        assert directories_in(replicas.next_request(shown, 9)) == ({0: LOST_DIRECTORY} if is_reported else {})
     assert replicas.held_back == 0
 
 
@@ -107,7 +107,7 @@ NOT_LED = PartitionState((OTHER, OWN), (), last_known_elr=(OWN,), directories=(T
 
 
 @pytest.mark.parametrize(
-    ("state", "is_fenced", "directory", "is_told"),
+    ("state", "is_fenced", "directory", "is_reported"),
     [
         (NOT_LED, False, FIRST, True),
         (NOT_LED._replace(last_known_elr=(), elr=(OWN,)), False, FIRST, True),
@@ -117,15 +117,15 @@ NOT_LED = PartitionState((OTHER, OWN), (), last_known_elr=(OWN,), directories=(T
         (NOT_LED._replace(directories=(THEIRS, LOST_DIRECTORY)), False, LOST_DIRECTORY, False),
     ],
 )
-def test_a_directory_is_told_again_if_the_controller_has_elected_no_leader(
-    state: PartitionState, is_fenced: bool, directory: bytes, is_told: bool
+def test_a_directory_is_reported_again_if_the_controller_has_elected_no_leader(
+    state: PartitionState, is_fenced: bool, directory: bytes, is_reported: bool
 ) -> None:
     """Kafka's controller elects a leader by the directory that a replica had before the request."""
     replicas = ReplicaDirectories(OWN, {TopicPartition("t", 0): directory}.get)
     own = BrokerRegistration(OWN, 9, b"i" * 16, (), {}, None, is_fenced, False, ())
     shown = MetadataImage(topics={TOPIC: TopicState("t", TOPIC, (state,))}, topic_ids={"t": TOPIC}, brokers={OWN: own})
     replicas.note(partitions(1))
-    assert (directories_in(replicas.next_request(shown, 9)) == {0: FIRST}) is is_told
+    assert (directories_in(replicas.next_request(shown, 9)) == {0: FIRST}) is is_reported
 
 
 LOST = PartitionState((OTHER, OWN), (), directories=(THEIRS, SECOND))
@@ -133,7 +133,7 @@ LOST = PartitionState((OTHER, OWN), (), directories=(THEIRS, SECOND))
 
 
 @pytest.mark.parametrize(
-    ("state", "is_told"),
+    ("state", "is_reported"),
     [
         (LOST._replace(isr=(OWN,)), False),
         (LOST._replace(elr=(OWN,)), False),
@@ -150,7 +150,7 @@ LOST = PartitionState((OTHER, OWN), (), directories=(THEIRS, SECOND))
         "caught up", "moved here alone", "one replica",
     ],
 )  # fmt: skip
-def test_an_empty_log_is_not_offered_over_the_copies_of_others(state: PartitionState, is_told: bool) -> None:
+def test_an_empty_log_is_not_offered_over_the_copies_of_others(state: PartitionState, is_reported: bool) -> None:
     """The controller elects no replica without a directory. If it learned the new directory, it would elect the empty
     log, and the others would truncate theirs."""
     lost = MetadataImage(topics={TOPIC: TopicState("t", TOPIC, (state,))}, topic_ids={"t": TOPIC})
@@ -159,7 +159,7 @@ def test_an_empty_log_is_not_offered_over_the_copies_of_others(state: PartitionS
         replicas.note(partitions(1))
         replicas.note_empty(empty)
         for _ in range(2):
-            assert directories_in(replicas.next_request(lost, 9)) == ({0: FIRST} if is_told or not empty else {})
+            assert directories_in(replicas.next_request(lost, 9)) == ({0: FIRST} if is_reported or not empty else {})
 
 
 def test_a_log_that_was_empty_is_reported_when_it_has_caught_up() -> None:
@@ -172,7 +172,7 @@ def test_a_log_that_was_empty_is_reported_when_it_has_caught_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "is_told"),
+    ("state", "is_reported"),
     [
         (LOST._replace(isr=(OWN,)), False),
         (LOST._replace(isr=(OWN,), replicas=(OWN,), directories=(SECOND,)), False),
@@ -181,25 +181,26 @@ def test_a_log_that_was_empty_is_reported_when_it_has_caught_up() -> None:
     ],
     ids=["alone in sync", "one replica", "caught up", "another is eligible"],
 )
-def test_a_copy_of_a_log_in_a_failed_directory_is_not_reported(state: PartitionState, is_told: bool) -> None:
+def test_a_copy_of_a_log_in_a_failed_directory_is_not_reported(state: PartitionState, is_reported: bool) -> None:
     """According to the metadata the log is in the failed directory: this may be an older copy."""
     known = MetadataImage(topics={TOPIC: TopicState("t", TOPIC, (state,))}, topic_ids={"t": TOPIC})
     replicas = ReplicaDirectories(OWN, {TopicPartition("t", 0): FIRST}.get)
     replicas.note(partitions(1))
     replicas.note_displaced(partitions(1))
     for _ in range(2):
-        assert directories_in(replicas.next_request(known, 9)) == ({0: FIRST} if is_told else {})
+        assert directories_in(replicas.next_request(known, 9)) == ({0: FIRST} if is_reported else {})
 
 
 @pytest.mark.parametrize(
-    ("place", "is_told"), [(bytes(16), True), (bytes(15) + b"\1", True), (bytes(15) + b"\2", False), (SECOND, False)]
+    ("place", "is_reported"),
+    [(bytes(16), True), (bytes(15) + b"\1", True), (bytes(15) + b"\2", False), (SECOND, False)],
 )
-def test_a_log_that_may_be_in_a_failed_directory_is_reported_as_lost(place: bytes, is_told: bool) -> None:
+def test_a_log_that_may_be_in_a_failed_directory_is_reported_as_lost(place: bytes, is_reported: bool) -> None:
     """A replica without a directory would be elected."""
     found: dict[TopicPartition, bytes] = {}
     replicas = ReplicaDirectories(OWN, found.get)
     replicas.note_lost(partitions(1))
-    assert directories_in(replicas.next_request(image([place]), 9)) == ({0: bytes(15) + b"\2"} if is_told else {})
+    assert directories_in(replicas.next_request(image([place]), 9)) == ({0: bytes(15) + b"\2"} if is_reported else {})
     found.update(dict.fromkeys(partitions(1), FIRST))
     replicas.note(partitions(1))
     assert directories_in(replicas.next_request(image([place]), 9)) == {0: FIRST}, "it is here after all"

@@ -124,7 +124,7 @@ def test_a_heartbeat_that_changes_nothing_has_a_short_answer_and_writes_nothing(
     assert world.log.appends == appends
 
 
-def test_a_full_heartbeat_is_told_the_assignment_again() -> None:
+def test_a_full_heartbeat_gets_the_assignment_again() -> None:
     world = GroupWorld()
     join(world, "a")
     fields = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": ["t"], "owned": {T: [0, 1, 2, 3]}}
