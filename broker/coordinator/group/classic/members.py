@@ -109,8 +109,10 @@ class ClassicMembers:
     ) -> ConsumerProtocolSubscription:
         """Parse the member's subscription, in its preferred protocol. Raises InconsistentGroupProtocolError, also if no
         protocol is common to all classic members."""
-        others = [m.subscription.classic for m in group.members.values() if m.subscription.classic is not None]
-        common = [name for name in protocols if all(name in dict(spec.protocols) for spec in others)]
+        common = set(protocols)
+        for member in group.members.values():
+            if member.subscription.classic is not None:
+                common.intersection_update(name for name, _ in member.subscription.classic.protocols)
         if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not common:
             raise InconsistentGroupProtocolError
         try:
@@ -221,9 +223,10 @@ class ClassicMembers:
 
     def leave(self, group: ConsumerGroup, members: list[MemberIdentity]) -> CoordinatorResult[LeaveGroupResponse]:
         """Remove the leaving members. Each gets its own error code; the group's epoch rises once for all."""
-        records: list[CoordinatorRecord] = []
-        answers = [self._leave_one(group, leaving, records) for leaving in members]
+        answers = [self._leave_one(group, leaving) for leaving in members]
         response = LeaveGroupResponse(members=answers)
+        gone = dict.fromkeys(answer.member_id for answer in answers if answer.error_code == NONE)
+        records = [record for member_id in gone for record in member_tombstones(group.group_id, member_id)]
         if not records:
             return CoordinatorResult(response)
         records.append(epoch_record(group.group_id, group.epoch + 1, group.metadata_hash))
@@ -231,15 +234,12 @@ class ClassicMembers:
         def on_append(error: KafkaError | None) -> None:
             if error is not None:
                 raise error
-            for answer in answers:
-                if answer.error_code == NONE:
-                    self._clocks.cancel(group.group_id, answer.member_id)
+            for member_id in gone:
+                self._clocks.cancel(group.group_id, member_id)
 
         return CoordinatorResult(response, records, on_append)
 
-    def _leave_one(
-        self, group: ConsumerGroup, leaving: MemberIdentity, records: list[CoordinatorRecord]
-    ) -> MemberResponse:
+    def _leave_one(self, group: ConsumerGroup, leaving: MemberIdentity) -> MemberResponse:
         answer = MemberResponse(member_id=leaving.member_id, group_instance_id=leaving.group_instance_id)
         member_id = leaving.member_id
         if not member_id and leaving.group_instance_id is not None:
@@ -249,9 +249,6 @@ class ClassicMembers:
         except KafkaError as error:
             answer.error_code = error.code
             return answer
-        tombstones = member_tombstones(group.group_id, member.member_id)
-        if not any(record.key == tombstones[0].key for record in records):
-            records += tombstones
         logger.info("group %s: %s leaves: %s", group.group_id, member_id, leaving.reason or "no reason given")
         return MemberResponse(member_id=member.member_id, group_instance_id=leaving.group_instance_id, error_code=NONE)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from tidelog.protocol.errors import KafkaError, StreamsInvalidTopologyError
@@ -254,35 +255,49 @@ def _copartition_groups(part: Subtopology) -> Iterator[set[str]]:
 
 
 def _repartition_counts(topology: Topology, existing: PartitionCounts) -> dict[str, int]:
-    """Return the partition count of each repartition topic: the given one, else the largest of its writer's sources.
+    """Return the partition count of each repartition topic: the given one, else the largest of its writer's sources
+    that are known then. Source: RepartitionTopics of Kafka 4.3.
 
-    A source may be a repartition topic itself, so this is repeated until no more counts become known.
+    Writers are looked at in their order. A source may be a repartition topic itself: when its count becomes known, the
+    subtopologies that read it are looked at again, those before its writer in the next pass.
     """
     parts = topology.subtopologies
     counts = {topic.name: topic.partitions for part in parts for topic in part.repartition_sources if topic.partitions}
-    unknown = [(name, part) for part in parts for name in part.repartition_sinks if name not in counts]
-    while unknown:
-        left = []
-        for name, part in unknown:
-            sources = [existing(source) for source in part.source_topics]
-            known = [*sources, *(counts.get(topic.name) for topic in part.repartition_sources)]
-            largest = max((count for count in known if count is not None), default=None)
-            if largest is None:
-                left.append((name, part))
-            else:
-                counts.setdefault(name, largest)
-        if len(left) == len(unknown):
-            raise StreamsInvalidTopologyError(
-                "Failed to compute number of partitions for all repartition topics. There may be loops in the topology "
-                "that cannot be resolved."
-            )
-        unknown = left
+    writers = [part for part in parts if any(name not in counts for name in part.repartition_sinks)]
+    readers: dict[str, list[int]] = {}
+    for number, part in enumerate(writers):
+        for topic in part.repartition_sources:
+            readers.setdefault(topic.name, []).append(number)
+    due = [(0, number) for number in range(len(writers))]  # a heap of passes and numbers of writers
+    left = set(range(len(writers)))
+    while due:
+        pass_number, number = heappop(due)
+        largest = _largest_source(writers[number], existing, counts) if number in left else None
+        if largest is None:
+            continue
+        left.discard(number)
+        for name in writers[number].repartition_sinks:
+            if name not in counts:
+                counts[name] = largest
+                for reader in readers.get(name, ()):
+                    heappush(due, (pass_number + (reader <= number), reader))
+    if left:
+        raise StreamsInvalidTopologyError(
+            "Failed to compute number of partitions for all repartition topics. There may be loops in the topology "
+            "that cannot be resolved."
+        )
     if any(topic.name not in counts for part in parts for topic in part.repartition_sources):
         raise StreamsInvalidTopologyError(
             "Failed to compute number of partitions for all repartition topics, because a repartition source topic is "
             "never used as a sink topic."
         )
     return counts
+
+
+def _largest_source(part: Subtopology, existing: PartitionCounts, counts: Mapping[str, int]) -> int | None:
+    """Return the largest partition count of the topics that a subtopology reads; None if none is known."""
+    known = [*map(existing, part.source_topics), *(counts.get(topic.name) for topic in part.repartition_sources)]
+    return max((count for count in known if count is not None), default=None)
 
 
 def _copartition(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,12 @@ from tests.support.coordinators import GroupWorld
 from tests.unit.broker.coordinator.group.consumer.test_heartbeat import T, beat, group_of, join, partitions
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.coordinator.group.classic.group import ClassicGroup, ClassicGroupState
-from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup, ConsumerGroupState
+from tidelog.broker.coordinator.group.consumer.group import (
+    ClassicSpec,
+    ConsumerGroup,
+    ConsumerGroupState,
+    Subscription,
+)
 from tidelog.protocol.errors import (
     NONE,
     FencedInstanceIdError,
@@ -267,6 +273,32 @@ def test_a_group_in_its_first_rebalance_can_be_upgraded() -> None:
     assert waiting.result().error_code == RebalanceInProgressError.code
     world.advance(10_000)
     assert isinstance(world.group(), ConsumerGroup)
+
+
+def test_very_many_members_leave_in_a_short_turn() -> None:
+    world = GroupWorld()
+    Modern(world, "new").join()
+    spec = ClassicSpec(10_000, (("range", encode_subscription()),))
+    for number in range(1_000):
+        group_of(world).put_member(f"m{number}", Subscription(classic=spec))
+    names = [MemberIdentity(member_id=f"m{number % 1_000}") for number in range(2_000)]
+    began = time.process_time()
+    response = world.coordinator.leave_group(world.context(5), LeaveGroupRequest(group_id="g", members=names)).result()
+    assert time.process_time() - began < 0.5
+    assert {member.error_code for member in response.members} == {NONE}
+    assert set(group_of(world).members) == {"new"}
+
+
+def test_members_of_very_many_protocols_join_in_a_short_turn() -> None:
+    world = GroupWorld()
+    Modern(world, "new").join()
+    protocols = {f"protocol-{number}": encode_subscription() for number in range(3_000)}
+    for _ in range(2):
+        assert Classic(world, protocols=protocols).join().error_code == NONE
+    third = Classic(world, protocols=protocols)
+    began = time.process_time()
+    assert third.join().error_code == NONE
+    assert time.process_time() - began < 0.3
 
 
 def test_a_rebalancing_group_whose_members_have_left_can_be_upgraded() -> None:
