@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -81,6 +83,18 @@ class Client:
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
+
+    @contextmanager
+    def waiting_longer(self, timeout_s: float) -> Iterator[None]:
+        """Wait up to ``timeout_s`` for answers inside ``with``, if that is longer than the client's own timeout."""
+        own_s, self._timeout_s = self._timeout_s, max(timeout_s, self._timeout_s)
+        try:
+            self._socket.settimeout(self._timeout_s)
+            yield
+        finally:
+            self._timeout_s = own_s
+            with suppress(OSError):  # the connection was closed, and could not be opened again
+                self._socket.settimeout(own_s)
 
     def _connect(self) -> None:
         """Open the connection and log in. Raises ClientError, KafkaError."""

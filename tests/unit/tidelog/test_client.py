@@ -4,6 +4,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -222,3 +223,23 @@ def test_a_connection_that_could_not_be_secured_is_closed(tmp_path: Path) -> Non
         with server.accept()[0] as connection:
             connection.settimeout(10)
             assert connection.recv(1) == b"", refused  # the error holds the client: nothing else would close it
+
+
+def test_one_answer_may_take_longer() -> None:
+    def answer_late(server: socket.socket) -> None:
+        with server.accept()[0] as connection:
+            for _ in range(2):
+                request = connection.recv(65536)
+                key, version, number = struct.unpack_from(">hhi", request, 4)
+                time.sleep(0.3)
+                connection.sendall(normal(key, version, number))
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer_late, args=(server,))
+        thread.start()
+        with Client(f"127.0.0.1:{server.getsockname()[1]}", timeout_s=0.1) as client:
+            with client.waiting_longer(60.0):
+                assert client.api_versions() == {3: (2, 9)}
+            with pytest.raises(ClientError, match="timed out"):
+                client.call(MetadataRequest(), MetadataResponse)
+        thread.join()

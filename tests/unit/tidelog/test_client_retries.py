@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
@@ -51,12 +52,22 @@ class Broker:
     def __init__(self, answers: list[Any]) -> None:
         self.answers = answers
         self.requests: list[Any] = []
+        self.timeout_s = 30.0
+        self.join_s = 0.0
+
+    @contextmanager
+    def waiting_longer(self, timeout_s: float) -> Iterator[None]:
+        before, self.timeout_s = self.timeout_s, timeout_s
+        yield
+        self.timeout_s = before
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
         return dict.fromkeys(range(100), (0, 99))
 
     def send(self, request: object, response_type: type, version: int) -> Any:
         self.requests.append(request)
+        if isinstance(request, join_group.JoinGroupRequest) and self.timeout_s < self.join_s:
+            raise ClientError("no answer from broker:1: timed out")
         answer = self.answers.pop(0)
         assert isinstance(answer, response_type)
         return answer
@@ -242,3 +253,12 @@ def test_a_topic_that_does_not_exist_does_not_hold_up_a_group() -> None:
     }
     assert [(one.topic, one.partitions) for one in given["a"]] == [("paid", [0, 1])]
     assert given["b"] == []
+
+
+def test_a_member_waits_as_long_as_a_rebalance_may_take() -> None:
+    """A consumer of Kafka that is busy joins again within its max.poll.interval.ms, 300 s by default."""
+    synced = sync_group.SyncGroupResponse(assignment=ConsumerProtocolAssignment().encode_prefixed(1))
+    cluster = Scripted([joined(a="paid"), metadata(1), synced])
+    cluster.broker.join_s = 300.0
+    assert GroupMember(cluster, "g", ["paid"], lambda: None).poll()
+    assert cluster.broker.timeout_s == 30.0

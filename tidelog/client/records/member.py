@@ -45,7 +45,10 @@ from tidelog.protocol.messages.offset_commit import (
 from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 SESSION_TIMEOUT_MS = 45_000
-REBALANCE_TIMEOUT_MS = 60_000
+REBALANCE_TIMEOUT_MS = 300_000
+"""As max.poll.interval.ms of Kafka's consumers. A member that sends nothing is removed by SESSION_TIMEOUT_MS before."""
+JOIN_TIMEOUT_S = REBALANCE_TIMEOUT_MS / 1000 + 5
+"""Timeout of JoinGroup, whose answer comes when all members have joined; Kafka's consumers add five seconds, too."""
 HEARTBEAT_S = 3.0
 PROTOCOL_TYPE = "consumer"
 ASSIGNOR = "range"
@@ -127,11 +130,12 @@ class GroupMember:
             protocols=[JoinGroupRequestProtocol(name=ASSIGNOR, metadata=subscription)],
         )
         client = self._cluster.coordinator(self._group, GROUP)
-        joined = ask(client, request, JoinGroupResponse, JoinGroupRequest.VERSIONS.highest)
-        if joined.error_code == MemberIdRequiredError.code:
-            self._member_id = joined.member_id
-            request.member_id = joined.member_id
+        with client.waiting_longer(JOIN_TIMEOUT_S):
             joined = ask(client, request, JoinGroupResponse, JoinGroupRequest.VERSIONS.highest)
+            if joined.error_code == MemberIdRequiredError.code:
+                self._member_id = joined.member_id
+                request.member_id = joined.member_id
+                joined = ask(client, request, JoinGroupResponse, JoinGroupRequest.VERSIONS.highest)
         raise_for_code(joined.error_code, f"joining group {self._group}")
         self._member_id = joined.member_id
         leads = joined.leader == joined.member_id and not joined.skip_assignment
