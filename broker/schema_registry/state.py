@@ -85,8 +85,8 @@ class State:
             self._subjects.setdefault(subject, {})[version] = schema
             self._ids.setdefault(schema.id, {})[pair] = None
             self._contents.setdefault(schema.content, {})[pair] = None
-            for one in schema.references:
-                self._referenced.setdefault((one.subject, one.version), {})[pair] = None
+            for target in _targets_of(schema):
+                self._referenced.setdefault(target, {})[pair] = None
             self.last_id = max(self.last_id, schema.id)
         elif not self._subjects.get(subject):
             self._subjects.pop(subject, None)
@@ -94,8 +94,8 @@ class State:
     def _forget(self, old: RegisteredSchema, pair: SubjectVersion) -> None:
         _drop(self._ids, old.id, pair)
         _drop(self._contents, old.content, pair)
-        for one in old.references:
-            _drop(self._referenced, (one.subject, one.version), pair)
+        for target in _targets_of(old):
+            _drop(self._referenced, target, pair)
 
     # ---- questions
 
@@ -183,6 +183,11 @@ def _set(settings: dict[str | None, str], subject: str | None, value: Mapping[st
         settings[subject] = text
     else:
         raise MalformedRecordError(f"{name} is {text!r}")
+
+
+def _targets_of(schema: RegisteredSchema) -> set[SubjectVersion]:
+    """Return the versions that a schema refers to, each once: it may refer to one by several names."""
+    return {(one.subject, one.version) for one in schema.references}
 
 
 def _drop(pairs: dict[Any, dict[SubjectVersion, None]], name: Any, pair: SubjectVersion) -> None:

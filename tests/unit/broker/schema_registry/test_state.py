@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -148,6 +149,17 @@ def test_references_are_found_both_ways() -> None:
     for delete in (changes.delete_version, changes.delete_subject):
         with pytest.raises(RegistryError, match="One or more references exist"):
             delete(state, "a", *((1,) if delete is changes.delete_version else ()), permanent=False)
+
+
+def test_a_schema_may_refer_to_one_version_by_two_names() -> None:
+    """When such a schema was deleted, the replay of its record failed, at each request and after each restart."""
+    twice = RegisteredSchema("t", 1, 2, "y", references=(Reference("a", "s", 1), Reference("b", "s", 1)))
+    state = replayed(stored("s", 1, 1), schema_record(twice))
+    assert state.references_to("s", 1) == [twice]
+    state.replay(*schema_record(replace(twice, deleted=True)))
+    assert state.references_to("s", 1) == []
+    state.replay(*tombstone("t", 1))
+    assert state.subjects(deleted=True) == ["s"]
 
 
 def test_references_in_a_cycle_are_resolved_once() -> None:
