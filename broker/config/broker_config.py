@@ -396,11 +396,14 @@ def exceeded_bound(name: str, value: Any, values: Mapping[str, Any]) -> str | No
 
 
 def is_known(key: str) -> bool:
-    """Return whether the key is known: in a table, with the prefix of a listener or provider, or without effect
+    """Return whether the key is known: in a table, of a listener, with the prefix of a provider, or without effect
     here.
     """
     return (
-        key in BROKER_CONFIG_DEF.keys or has_no_effect(key) or key.startswith(("listener.name.", f"{PROVIDERS_KEY}."))
+        key in BROKER_CONFIG_DEF.keys
+        or has_no_effect(key)
+        or is_listener_key(key)
+        or key.startswith(f"{PROVIDERS_KEY}.")
     )
 
 

@@ -113,7 +113,8 @@ SOCKET_KEYS = (
         "the next one without sleeping. 0: it always sleeps. Tidelog's own key."),
     ConfigKey("socket.listen.backlog.size", INT, 50, between(1), MEDIUM, "Connections that may wait to be accepted."),
     ConfigKey("max.connections", INT, INT_MAX, between(0), MEDIUM,
-        "The most connections at one time; further ones are not accepted until one closes.", dynamic=True),
+        "The most connections of all listeners at one time; further ones are not accepted until one closes. Single "
+        "listeners have no limits of their own.", dynamic=True),
     ConfigKey("max.connections.per.ip", INT, INT_MAX, between(0), MEDIUM,
         "The most connections from one address; further ones are closed at once.", dynamic=True),
     ConfigKey("max.connections.per.ip.overrides", STRING, "",

@@ -209,9 +209,10 @@ def listener_prefix(name: str) -> str:
 
 
 def is_listener_key(key: str) -> bool:
-    """Return whether this is a security key with the prefix of a listener, or of a listener's mechanism."""
+    """Return whether this is a security key with the prefix of a listener, whose name is in lower case there, or of a
+    listener's mechanism."""
     parts = key.split(".", 3)
-    if len(parts) != 4 or parts[:2] != ["listener", "name"]:
+    if len(parts) != 4 or parts[:2] != ["listener", "name"] or parts[2] != parts[2].lower():
         return False
     return parts[3] in LISTENER_CONFIG_DEF or parts[3].partition(".")[2] in MECHANISM_KEYS
 

@@ -228,8 +228,21 @@ def test_nothing_is_logged_about_known_keys(caplog: pytest.LogCaptureFixture) ->
     assert not caplog.records
 
 
-def test_listener_prefixed_keys_are_known() -> None:
-    assert is_known("listener.name.internal.ssl.keystore.location")
+@pytest.mark.parametrize(
+    ("key", "is_read"),
+    [
+        ("listener.name.internal.ssl.keystore.location", True),
+        ("listener.name.internal.scram-sha-256.sasl.jaas.config", True),
+        ("listener.name.INTERNAL.ssl.client.auth", False),
+        ("listener.name.internal.ssl.client.auht", False),
+        ("listener.name.internal.max.connections", False),
+        ("listener.name.internal", False),
+    ],
+)
+def test_a_key_of_a_listener_is_known_if_it_is_read(key: str, is_read: bool) -> None:
+    """A misspelt key, or a limit that is not supported for one listener, was ignored without a word."""
+    assert is_known(key) is is_read
+    assert (BrokerConfig({key: "1"} if not is_read else {}).unknown_keys == [key]) is not is_read
 
 
 def test_no_key_is_both_declared_and_without_effect() -> None:
