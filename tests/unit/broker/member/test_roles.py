@@ -7,19 +7,21 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import pytest
 
 from tests.support.leaders import EPOCH
 from tests.support.replicated import LED, ReplicatedBroker
-from tidelog.broker.cluster.alter_partition import RETRY_MS
+from tidelog.broker.cluster.alter_partition import RETRY_MS, PartitionKey
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.member import roles
 from tidelog.broker.member.connections.channel import ChannelError
+from tidelog.broker.member.roles import CHECKED_PER_TURN
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metrics.registry import Metrics
-from tidelog.broker.replica.replication.leading import begin_leading
+from tidelog.broker.replica.replication.leading import Leading, begin_leading
 from tidelog.protocol import errors
 from tidelog.protocol.messages.alter_partition import (
     RECOVERED,
@@ -116,10 +118,32 @@ def test_followers_that_lag_are_proposed_to_leave(node: ReplicatedBroker) -> Non
     node.fetch(2, 1)
     node.loop.advance(30_001)
     node.fetch(2, 1)
-    node.roles.propose_changes()
+    asyncio.run(node.roles.propose_changes())
     request = node.roles._proposals.next_request(EPOCH, node.loop.time.monotonic_ms())
     assert request is not None
     assert [one.broker_id for one in request.topics[0].partitions[0].new_isr_with_epochs] == [1, 2]
+
+
+def test_many_isrs_are_checked_in_turns(node: ReplicatedBroker) -> None:
+    """Leaders whose leadership ends in the turns between are left out."""
+    count, checked = 2 * CHECKED_PER_TURN + 1, []
+
+    def leader(number: int) -> Leading:
+        return cast("Leading", SimpleNamespace(propose=lambda: checked.append(number)))
+
+    node.roles._led = {PartitionKey(b"t" * 16, number): leader(number) for number in range(count)}
+
+    async def check() -> list[int]:
+        task, seen = asyncio.ensure_future(node.roles.propose_changes()), []
+        while not task.done():
+            await asyncio.sleep(0)
+            seen.append(len(checked))
+            node.roles._led.pop(PartitionKey(b"t" * 16, count - 1), None)
+        return seen
+
+    assert asyncio.run(check())[:2] == [CHECKED_PER_TURN, 2 * CHECKED_PER_TURN]
+    assert checked == list(range(count - 1))
+    node.roles._led = {}
 
 
 def test_a_leader_that_was_elected_uncleanly_reports_that_it_has_recovered(node: ReplicatedBroker) -> None:
