@@ -73,8 +73,8 @@ class Comparison:
                 if (kind, written) in PROMOTIONS
                 else [_fault("TYPE_MISMATCH", path, f"the reader's type {kind} cannot read {written}")]
             )
-        judge = _JUDGES.get(kind)
-        return judge(self, one, other, path)[:MAX_FAULTS] if judge is not None else []
+        compare = _RULES.get(kind)
+        return compare(self, one, other, path)[:MAX_FAULTS] if compare is not None else []
 
     def _union_faults(self, reader: list[Any], writer: Any, path: str) -> list[str]:
         if any(not self.faults(branch, writer, path) for branch in reader):
@@ -136,7 +136,7 @@ class Comparison:
         return found
 
 
-_JUDGES: dict[str, Callable[[Comparison, Any, Any, str], list[str]]] = {
+_RULES: dict[str, Callable[[Comparison, Any, Any, str], list[str]]] = {
     "record": Comparison._record_faults,
     "array": Comparison._array_faults,
     "map": Comparison._map_faults,

@@ -109,24 +109,30 @@ class Comparison:
             self._progress.under_way.discard(pair)
 
     def _compare(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
-        found = self._of_combinations(old, new, path)
+        found = self._compare_combinations(old, new, path)
         if found is not None:
             return found
         found = type_faults(old.node, new.node, path)
         if found:
             return found
         found = enum_faults(old.node, new.node, path) + bound_faults(old.node, new.node, path)
-        for compare in (self._of_properties, self._of_required, self._of_dependencies, self._of_items, self._of_not):
+        for compare in (
+            self._compare_properties,
+            self._compare_required,
+            self._compare_dependencies,
+            self._compare_items,
+            self._compare_not,
+        ):
             found += compare(old, new, path)
         return found
 
     # ---- combinations
 
-    def _of_combinations(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str] | None:
+    def _compare_combinations(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str] | None:
         """Collect reasons if a side is a combination; return None if both can be compared by their keywords."""
         before, after = _combination(old.node), _combination(new.node)
         if after is not None and before is None:
-            return self._of_new_combination(old, new, after, path)
+            return self._compare_with_new_combination(old, new, after, path)
         if before is not None and after is None:
             if before != "allOf":
                 return self._check_each(old, before, lambda branch: self.faults(branch, new, path))
@@ -141,7 +147,7 @@ class Comparison:
             return rest + self._check_cover(_branches(old, before), _branches(new, after), where)
         return rest + self._check_each(old, before, lambda one: self._check_covered(one, _branches(new, after), where))
 
-    def _of_new_combination(self, old: LocatedSchema, new: LocatedSchema, after: str, path: str) -> list[str]:
+    def _compare_with_new_combination(self, old: LocatedSchema, new: LocatedSchema, after: str, path: str) -> list[str]:
         branches = _branches(new, after)
         if after == "allOf":
             found = [one for branch in branches for one in self.faults(old, branch, f"{path}/{after}")]
@@ -150,8 +156,8 @@ class Comparison:
             old, _drop_keyword(new, after), path
         )
 
-    def _check_each(self, old: LocatedSchema, name: str, judge: Callable[[LocatedSchema], list[str]]) -> list[str]:
-        return [one for branch in _branches(old, name) for one in judge(branch)]
+    def _check_each(self, old: LocatedSchema, name: str, compare: Callable[[LocatedSchema], list[str]]) -> list[str]:
+        return [one for branch in _branches(old, name) for one in compare(branch)]
 
     def _check_covered(self, old: LocatedSchema, branches: list[LocatedSchema], path: str) -> list[str]:
         """Return the reason if no branch accepts all values of ``old``."""
@@ -167,7 +173,7 @@ class Comparison:
 
     # ---- objects
 
-    def _of_properties(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
+    def _compare_properties(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
         """Collect reasons in the properties that a side lists, then in all others."""
         if not _can_share(old.node, new.node, "object"):
             return []
@@ -176,14 +182,14 @@ class Comparison:
         for name in sorted(before.keys() | after.keys()):
             where = f"{path}/properties/{name}"
             if name not in after:
-                found += self._of_removed(old.inner(before[name]), new, name, where)
+                found += self._compare_removed_property(old.inner(before[name]), new, name, where)
             elif name not in before:
-                found += self._of_added(old, new, name, where)
+                found += self._compare_added_property(old, new, name, where)
             else:
                 found += self.faults(old.inner(before[name]), new.inner(after[name]), where)
-        return found + self._of_others(old, new, path)
+        return found + self._compare_other_properties(old, new, path)
 
-    def _of_removed(self, old: LocatedSchema, new: LocatedSchema, name: str, path: str) -> list[str]:
+    def _compare_removed_property(self, old: LocatedSchema, new: LocatedSchema, name: str, path: str) -> list[str]:
         rest = self._rest_of(new.node, name)
         if rest is True:
             return []
@@ -199,7 +205,7 @@ class Comparison:
             raise TooComplexError
         return rest_of(node, name)
 
-    def _of_added(self, old: LocatedSchema, new: LocatedSchema, name: str, path: str) -> list[str]:
+    def _compare_added_property(self, old: LocatedSchema, new: LocatedSchema, name: str, path: str) -> list[str]:
         rest, added = self._rest_of(old.node, name), new.node["properties"][name]
         if rest is True:
             is_open = takes_all(_follow(new.inner(added), self._documents[1]).node)
@@ -211,7 +217,7 @@ class Comparison:
             found.append(fault("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", path))
         return found
 
-    def _of_others(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
+    def _compare_other_properties(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
         before, after = old.node.get("additionalProperties", True), new.node.get("additionalProperties", True)
         where = f"{path}/additionalProperties"
         if before is not False and after is False:
@@ -220,13 +226,13 @@ class Comparison:
             return [fault("ADDITIONAL_PROPERTIES_NARROWED", where)]
         return self.faults(old.inner(before), new.inner(after), where)
 
-    def _of_required(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
+    def _compare_required(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
         before, after = _schemas(old.node, "properties"), _schemas(new.node, "properties")
         came = _names(new.node.get("required")) - _names(old.node.get("required"))
         wrong = sorted(name for name in came if name in before and name in after and not has_default(after[name]))
         return [fault("REQUIRED_ATTRIBUTE_ADDED", f"{path}/required/{name}") for name in wrong]
 
-    def _of_dependencies(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
+    def _compare_dependencies(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
         """Collect reasons in what the presence of a property requires: it may be weakened or removed."""
         found: list[str] = []
         for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
@@ -244,7 +250,7 @@ class Comparison:
 
     # ---- arrays
 
-    def _of_items(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
+    def _compare_items(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
         """Collect reasons in the items of arrays: position by position, then in all further ones."""
         if not _can_share(old.node, new.node, "array"):
             return []
@@ -258,7 +264,7 @@ class Comparison:
             found += self.faults(old.inner(one), new.inner(other), f"{path}/items/{number}")
         return found + self.faults(old.inner(rest_before), new.inner(rest_after), f"{path}/items")
 
-    def _of_not(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
+    def _compare_not(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
         if "not" not in new.node:
             return []
         if "not" not in old.node:
@@ -366,6 +372,7 @@ def _names(value: Any) -> frozenset[str]:
 
 
 def _constant(name: str) -> str:
+    """Return a keyword as reasons write it: maxLength as MAX_LENGTH."""
     return re.sub(r"([A-Z])", r"_\1", name).upper()
 
 

@@ -102,5 +102,5 @@ def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
     if reader.source.schema_type != writer.source.schema_type:
         return ["Incompatible because of different schema type"]
     rules = importlib.import_module(RULES[reader.source.schema_type])
-    judge: Callable[[ParsedSchema, ParsedSchema], list[str]] = rules.reading_faults
-    return judge(reader, writer)
+    compare: Callable[[ParsedSchema, ParsedSchema], list[str]] = rules.reading_faults
+    return compare(reader, writer)

@@ -40,7 +40,7 @@ class Audit:
         self._left_out = 0
 
     def note(self, level: int, client: Client, asked: AskedOperation, decision: Decision) -> None:
-        """Write the line of one decision, if the level is enabled."""
+        """Write the line of one decision if the level is enabled; denials beyond LINES_PER_SECOND are only counted."""
         if logger.isEnabledFor(level) and (decision.is_allowed or level < logging.INFO or self._has_room()):
             logger.log(level, "%s", audit_line(client, asked, decision))
 
