@@ -133,6 +133,8 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         self.static_members: dict[str, str] = {}
         self.owners: dict[tuple[bytes, int], str] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
+        self._subscribed: set[str] | None = None
+        """Result of ``subscribed_topics``, None after a change."""
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -150,10 +152,12 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         return current.state is MemberState.STABLE and current.epoch == self.assignment_epoch
 
     def subscribed_topics(self) -> set[str]:
-        """Collect the topic names of all members, with those that patterns match."""
-        names: set[str] = set()
-        for member in self.members.values():
-            names.update(self.topics_of(member.subscription))
+        """Return the topic names of all members, with those that patterns match. The caller must not change them."""
+        names = self._subscribed
+        if names is None:
+            names = self._subscribed = set()
+            for member in self.members.values():
+                names.update(self.topics_of(member.subscription))
         return names
 
     def topics_of(self, subscription: Subscription) -> tuple[str, ...]:
@@ -177,6 +181,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
 
     def put_member(self, member_id: str, subscription: Subscription) -> None:
         """Add a member, or replace its subscription (ConsumerGroupMemberMetadata)."""
+        self._subscribed = None
         member = self.members.get(member_id)
         if member is None:
             self.members[member_id] = ConsumerMember(member_id, subscription)
@@ -194,11 +199,20 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
 
     def remove_member(self, member_id: str) -> None:
         """Remove a member (a tombstone of ConsumerGroupMemberMetadata)."""
+        self._subscribed = None
         member = self.members.pop(member_id, None)
         if member is None:
             return
         self._release(member_id, member.current)
         self._forget_instance(member)
+
+    def put_regex(self, regex: str, resolved: ResolvedRegex | None) -> None:
+        """Set the topics that a pattern matched (ConsumerGroupRegularExpression); None removes the pattern."""
+        self._subscribed = None
+        if resolved is None:
+            self.regexes.pop(regex, None)
+        else:
+            self.regexes[regex] = resolved
 
     def put_current(self, member_id: str, current: CurrentAssignment) -> None:
         """Set a member's current assignment (ConsumerGroupCurrentMemberAssignment). A tombstone resets it to that of a

@@ -155,14 +155,8 @@ def replay_into(group: ConsumerGroup, key: Any, value: Any) -> None:
     elif kind is ConsumerGroupCurrentMemberAssignmentKey:
         group.put_current(key.member_id, NEW_MEMBER if value is None else current_of(value))
     elif kind is ConsumerGroupRegularExpressionKey:
-        _replay_regex(group, key.regular_expression, value)
-
-
-def _replay_regex(group: ConsumerGroup, regex: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
-    if value is None:
-        group.regexes.pop(regex, None)
-    else:
-        group.regexes[regex] = ResolvedRegex(tuple(value.topics), value.version, value.timestamp)
+        resolved = None if value is None else ResolvedRegex(tuple(value.topics), value.version, value.timestamp)
+        group.put_regex(key.regular_expression, resolved)
 
 
 def subscription_of(value: ConsumerGroupMemberMetadataValue) -> Subscription:

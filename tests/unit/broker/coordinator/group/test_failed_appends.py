@@ -34,7 +34,7 @@ from tidelog.protocol.record.record_batch import EndTransactionMarker, end_trans
 
 SEEDS = range(40)
 OPERATIONS = 50
-SOFT = {"metadata_version", "configured", "shutdown_member", "endpoint_epoch"}
+SOFT = {"metadata_version", "configured", "shutdown_member", "endpoint_epoch", "_subscribed"}
 """Attributes of groups that are not in the log."""
 DAY_MS = 24 * 3600 * 1000
 

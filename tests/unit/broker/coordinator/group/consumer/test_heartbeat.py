@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.coordinators import GroupWorld
 from tests.unit.broker.stepping import response_of
-from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup, ConsumerGroupState
+from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup, ConsumerGroupState, Subscription
 from tidelog.broker.coordinator.group.consumer.records import current_of
 from tidelog.broker.coordinator.group.records import GroupRecordSerde
 from tidelog.broker.coordinator.runtime.replay import encode_batch
@@ -359,6 +359,37 @@ def test_a_member_in_a_state_of_a_newer_kafka_is_fenced_and_keeps_its_partitions
         beat(again, "a", epoch, owned=before["a"])
     response = join(again, "a")
     assert (response.member_epoch, partitions(response)) == (epoch, before["a"])
+
+
+def test_subscriptions_are_collected_once_for_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expiry asks for each topic with an offset, and looked at the subscriptions of all members each time."""
+    world = GroupWorld()
+    for number in range(30):
+        join(world, f"m{number}", "t", "u")
+    group = group_of(world)
+    looked_at = []
+    topics_of = ConsumerGroup.topics_of
+
+    def count(group: ConsumerGroup, subscription: Subscription) -> tuple[str, ...]:
+        looked_at.append(subscription)
+        return topics_of(group, subscription)
+
+    monkeypatch.setattr(ConsumerGroup, "topics_of", count)
+    assert not any(group.is_subscribed_to(f"old-{number}") for number in range(100))
+    assert len(looked_at) == 30
+
+
+def test_whether_a_group_reads_a_topic_follows_its_members() -> None:
+    world = GroupWorld()
+    epoch = join(world, "a", "t").member_epoch
+    group = group_of(world)
+    assert (group.is_subscribed_to("t"), group.is_subscribed_to("u")) == (True, False)
+    epoch = beat(world, "a", epoch, subscribed_topic_names=["u"]).member_epoch
+    assert (group.is_subscribed_to("t"), group.is_subscribed_to("u")) == (False, True)
+    beat(world, "a", epoch, subscribed_topic_names=[], subscribed_topic_regex="v")
+    assert (group.is_subscribed_to("u"), group.is_subscribed_to("v")) == (False, True)
+    beat(world, "a", -1)
+    assert not group.is_subscribed_to("v")
 
 
 def test_a_static_member_that_returns_under_its_own_id_still_times_out() -> None:
