@@ -1,6 +1,6 @@
 """The listening socket of an HTTP interface, with time limits, a limit of connections, and TLS.
 
-It is the admin interface, or the schema registry. ``RequestClock`` sets the time limits.
+The interface is the admin interface or the schema registry. ``RequestClock`` sets the time limits.
 """
 
 from __future__ import annotations

@@ -195,8 +195,8 @@ class LaboratoryServer:
     def _keep_port(self, endpoint: Endpoint) -> Endpoint:
         """Choose a free port for an endpoint, and reserve it while the broker is stopped. Raises OSError."""
         family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-        keeper = socket.socket(family)
-        self._ports.append(keeper)
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        keeper.bind((endpoint.host or "0.0.0.0", 0))
-        return endpoint._replace(port=keeper.getsockname()[1])
+        reserved = socket.socket(family)
+        self._ports.append(reserved)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((endpoint.host or "0.0.0.0", 0))
+        return endpoint._replace(port=reserved.getsockname()[1])

@@ -118,24 +118,24 @@ def find_tokens(broker: Broker) -> TokenCredentials:
 
 
 class Gate:
-    """The gate of one connection. Its ``keeper`` has the parts that all gates share."""
+    """The gate of one connection. Its ``authentication`` has the parts that all gates share."""
 
     __slots__ = (
+        "_authentication",
         "_connection",
         "_exchange",
         "_expires_ms",
         "_forward",
         "_identity",
-        "_keeper",
         "_listener",
         "_next_handshake_ms",
         "_timer",
         "host",
     )
 
-    def __init__(self, keeper: Authentication, connection: Connection, listener: SaslListener) -> None:
+    def __init__(self, authentication: Authentication, connection: Connection, listener: SaslListener) -> None:
         self.host = connection.context.client_host
-        self._keeper = keeper
+        self._authentication = authentication
         self._connection = connection
         self._listener = listener
         self._forward = connection.dispatch
@@ -143,18 +143,18 @@ class Gate:
         self._identity: Identity | None = None
         self._expires_ms = inf
         self._next_handshake_ms = 0.0
-        self._timer: Timer = keeper.timers.schedule(listener.limits.timeout_ms, self._expire)
+        self._timer: Timer = authentication.timers.schedule(listener.limits.timeout_ms, self._expire)
         connection.context.on_close = self._connection_closed
         guard(connection, self.dispatch, listener.limits.max_receive_bytes)
-        keeper.newcomers.add(self)
+        authentication.newcomers.add(self)
 
     def dispatch(self, context: RequestContext, frame: memoryview) -> Answer:
         """Answer one request, or pass it to the broker. Raises InvalidRequestError, CloseConnectionError."""
         exchange = self._exchange
         if exchange is None:
             if frame[:2] != _SASL_HANDSHAKE:
-                if self._expires_ms is not inf and self._keeper.timers.monotonic_ms() >= self._expires_ms:
-                    self._keeper.count("expired_connections_killed")
+                if self._expires_ms is not inf and self._authentication.timers.monotonic_ms() >= self._expires_ms:
+                    self._authentication.count("expired_connections_killed")
                     raise CloseConnectionError("its session has expired, and it did not authenticate again")
                 return self._forward(context, frame)
             exchange = self._begin_again()
@@ -164,7 +164,7 @@ class Gate:
         if outcome is PASS_ON:
             return self._forward(context, frame)
         if outcome.work is not None:
-            return Evaluating(self._keeper.evaluate(outcome.work), partial(self._conclude, exchange))
+            return Evaluating(self._authentication.evaluate(outcome.work), partial(self._conclude, exchange))
         return self._settle(exchange, outcome)
 
     def _conclude(self, exchange: SaslAuthenticator, evaluation: Evaluation) -> Answer:
@@ -183,7 +183,7 @@ class Gate:
         """Begin a re-authentication, whose frames are limited like those of a login; return None if the last one began
         within REAUTHENTICATION_PAUSE_MS.
         """
-        now = self._keeper.timers.monotonic_ms()
+        now = self._authentication.timers.monotonic_ms()
         if now < self._next_handshake_ms:
             return None
         self._next_handshake_ms = now + REAUTHENTICATION_PAUSE_MS
@@ -197,7 +197,7 @@ class Gate:
         assert identity is not None
         is_first, self._identity, self._exchange = self._identity is None, identity, None
         lifetime_ms = exchange.lifetime_ms
-        self._expires_ms = self._keeper.timers.monotonic_ms() + lifetime_ms if lifetime_ms > 0 else inf
+        self._expires_ms = self._authentication.timers.monotonic_ms() + lifetime_ms if lifetime_ms > 0 else inf
         self._connection.context.token_authenticated = identity.is_by_token
         guard(self._connection, self.dispatch)
         if is_first:
@@ -214,12 +214,12 @@ class Gate:
     def _refuse(self, exchange: SaslAuthenticator, outcome: Outcome) -> Answer:
         """Return the answer to a failed authentication, which is sent after a delay."""
         self._note("login" if self._identity is None else "reauthentication", exchange, outcome.failure)
-        delay_ms = self._keeper.failed_logins.delay_ms(self.host, self._listener.limits.failed_delay_ms)
-        return Refusal(self._keeper.timers, delay_ms, outcome.frame, self._connection)
+        delay_ms = self._authentication.failed_logins.delay_ms(self.host, self._listener.limits.failed_delay_ms)
+        return Refusal(self._authentication.timers, delay_ms, outcome.frame, self._connection)
 
     def _note(self, event: str, exchange: SaslAuthenticator, failure: str | None = None) -> None:
         kind = "authentication" if event == "login" else event
-        self._keeper.count(f"{'successful' if failure is None else 'failed'}_{kind}")
+        self._authentication.count(f"{'successful' if failure is None else 'failed'}_{kind}")
         record(
             event if failure is None else f"{event} failed",
             failure,
@@ -239,7 +239,7 @@ class Gate:
     def _stop_waiting(self) -> None:
         """Stop the time limit of authentication: the connection closed, or was admitted."""
         self._timer.cancel()
-        self._keeper.newcomers.drop(self)
+        self._authentication.newcomers.drop(self)
 
     def _expire(self) -> None:
         self._close(f"it did not authenticate within {self._listener.limits.timeout_ms} ms")

@@ -1,10 +1,10 @@
 """Answers that come later than the turn of their requests: the line of produce requests, and a muted client's pause.
 
 The line holds answers to produce requests whose records are in the log and wait for other replicas, or for the disk.
-The connection's next produce requests are carried out meanwhile. Else a connection could send only one batch for each
-fetch of the followers. Answers leave in the order of the requests; a request of another API waits until the line is
-empty. A request that cannot be answered ends the line: no later request is carried out, and the connection closes once
-all earlier requests are answered.
+The connection's next produce requests are carried out meanwhile. Otherwise a connection could send only one batch for
+each fetch of the followers. Answers leave in the order of the requests; a request of another API waits until the line
+is empty. A request that cannot be answered ends the line: no later request is carried out, and the connection closes
+once all earlier requests are answered.
 """
 
 from __future__ import annotations

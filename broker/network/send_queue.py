@@ -72,8 +72,8 @@ def send_at_once(transport: Transport, parts: list[Part], *, has_slices: bool) -
 
 
 def _send_slice(transport: Transport, parts: Sequence[Part]) -> int:
-    """Send a fetch response of one slice without a queue, in a third of the steps. That saves 5 µs if sent megabytes
-    have displaced the code from the CPU's caches."""
+    """Send a fetch response of one slice without a queue: a third of the Python code that a queue runs for it. That
+    saves 5 µs if sent megabytes have displaced the code from the CPU's caches."""
     if len(parts) != 3:
         return 0
     head, records, tail = parts
