@@ -24,6 +24,7 @@ from tidelog.protocol.errors import (
     LeaderNotAvailableError,
     NotCoordinatorError,
     NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
     ReplicaNotAvailableError,
     TopicAuthorizationFailedError,
     UnknownLeaderEpochError,
@@ -383,3 +384,31 @@ def test_a_committed_offset_that_retention_has_passed_is_the_start(monkeypatch: 
     monkeypatch.setattr(reading, "committed_offsets", lambda cluster, group, places: {PLACES[0]: 1})
     monkeypatch.setattr(reading, "log_starts", lambda cluster, partitions: dict.fromkeys(partitions, 2))
     assert values(by_group(ModelCluster(log), WHOLE._replace(offset=None))) == [b"2", b"3"]
+
+
+@WAYS
+def test_records_that_retention_deletes_meanwhile_are_skipped(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    for number in range(4):
+        log.append(b"%d" % number)
+    cluster = ModelCluster(log)
+
+    def delete() -> None:
+        cluster.errors = {PLACES[0]: OffsetOutOfRangeError} if cluster.fetches == 2 else {}
+
+    def starts(_cluster: ModelCluster, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return dict.fromkeys(places, 3 if cluster.fetches >= 2 else 0)
+
+    cluster.before = delete
+    monkeypatch.setattr(reading, "log_starts", starts)
+    assert values(read(cluster, WHOLE)) == [b"0", b"3"]
+
+
+@WAYS
+def test_a_position_after_the_end_of_a_log_is_an_error(read: Read) -> None:
+    log = Log()
+    log.append(b"0")
+    cluster = ModelCluster(log)
+    cluster.errors = {PLACES[0]: OffsetOutOfRangeError}
+    with pytest.raises(OffsetOutOfRangeError):
+        list(read(cluster, WHOLE))

@@ -1,7 +1,7 @@
 """Reading of records from topics of any Kafka cluster, between two positions, alone or as a member of a group.
 
 Reading ends where the logs ended when it began, or it follows the logs. When a leader or coordinator moves, the new one
-is looked up.
+is looked up. Records that retention deletes before they are read are skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.client.connection import ClientError
 from tidelog.client.records.fetcher import Fetcher
 from tidelog.client.records.member import REJOINS, GroupMember
 from tidelog.find import FoundRecord
-from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.errors import KafkaError, OffsetOutOfRangeError
 
 WAIT_MS = 500
 RETRY_S = 30.0
@@ -84,6 +84,15 @@ class Reading:
         else:
             self._failing_since = None
 
+    def _skip_deleted(self) -> bool:
+        """Move positions before the start of their log to it; return whether there were any. Raises ClientError,
+        KafkaError."""
+        positions = self._fetcher.positions
+        starts = log_starts(self._cluster, list(positions))
+        deleted = {partition: start for partition, start in starts.items() if positions[partition] < start}
+        positions.update(deleted)
+        return bool(deleted)
+
     def pause_after(self, error: ClientError | KafkaError) -> None:
         """Wait before a retry. Raises the error if it is not retriable, or failures have lasted for RETRY_S."""
         now = time.monotonic()
@@ -95,12 +104,15 @@ class Reading:
         time.sleep(PAUSE_S)
 
     def _records(self) -> Iterator[FoundRecord]:
-        for topic, partition, record in self._fetcher.fetch(WAIT_MS):
-            end = self._ends.get((topic, partition))
-            if end is None or record.offset < end:
-                yield FoundRecord(
-                    topic, partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
-                )
+        try:
+            for topic, partition, record in self._fetcher.fetch(WAIT_MS):
+                end = self._ends.get((topic, partition))
+                if end is None or record.offset < end:
+                    found = record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
+                    yield FoundRecord(topic, partition, *found)
+        except OffsetOutOfRangeError:
+            if not self._skip_deleted():
+                raise
 
     def _count_vacant(self) -> None:
         """Count responses without records. Raises ClientError if a leader's log ends before the wanted end."""
