@@ -4,8 +4,9 @@
     table: key -> (deadline, deadline of the key's heap entry, action)
 
 Each heartbeat moves a deadline later, which is one write to the table: the heap keeps the old entry. When the old entry
-is due, an entry with the new deadline is pushed. A heap entry is ignored if the table has no
-entry for the key or names another heap entry: the action was cancelled, or moved to an earlier deadline.
+is due, an entry with the new deadline is pushed. A heap entry is ignored if the table has no entry for the key or names
+another heap entry: the action was cancelled, or moved to an earlier deadline. When most of the heap's entries are of
+this kind, the heap is rebuilt from the table.
 
 Jumps of the wall clock have no effect on these deadlines. Loop thread only.
 """
@@ -13,7 +14,7 @@ Jumps of the wall clock have no effect on these deadlines. Loop thread only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from tidelog.broker.coordinator.runtime.result import TimerResult
 from tidelog.log.system.time import Time
@@ -24,6 +25,10 @@ TimerAction = Callable[[], TimerResult]
 MAX_EXPIRATIONS_PER_TURN = 200
 """Largest number of actions that run in one turn of the loop. The others run in later turns, so that clients are served
 while many sessions expire."""
+
+
+MIN_REBUILT = 64
+"""Number of heap entries to be ignored above which the heap may be rebuilt."""
 
 
 class CoordinatorTimer:
@@ -93,5 +98,8 @@ class CoordinatorTimer:
         first = not self._heap or deadline < self._heap[0][0]
         self._sequence += 1
         heappush(self._heap, (deadline, self._sequence, key))
+        if len(self._heap) > 2 * len(self._entries) + MIN_REBUILT:
+            self._heap = [(entry[1], number, key) for number, (key, entry) in enumerate(self._entries.items())]
+            heapify(self._heap)
         if first and self.wake_up is not None:
             self.wake_up(deadline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.coordinator.runtime.timer import MAX_EXPIRATIONS_PER_TURN, CoordinatorTimer
+from tidelog.broker.coordinator.runtime.timer import MAX_EXPIRATIONS_PER_TURN, MIN_REBUILT, CoordinatorTimer
 from tidelog.log.system.time import ManualTime
 
 
@@ -55,6 +55,25 @@ def test_cancelled_and_scheduled_again_runs_once() -> None:
     world.timer.cancel(("a",))
     world.schedule("a", 10)
     assert world.advance(10) == ["a"]
+
+
+def test_cancelled_actions_take_no_memory_until_their_deadlines() -> None:
+    """Each rebalance of a group cancels two, whose deadlines a client may put 24 days ahead."""
+    world = World()
+    for number in range(100):
+        world.schedule(f"kept-{number}", 50 + number % 7)
+    for number in range(10_000):
+        world.schedule("a", 1_000_000)
+        if number % 3:
+            world.schedule("a", 100)
+        world.timer.cancel(("a",))
+    assert len(world.timer._heap) <= 2 * 100 + MIN_REBUILT
+    world.schedule("a", 53)
+    ran = world.advance(100)
+    assert sorted(ran) == sorted(["a", *(f"kept-{number}" for number in range(100))])
+    assert [name for name in ran if name.startswith("kept")] == sorted(
+        (name for name in ran if name != "a"), key=lambda name: int(name[5:]) % 7
+    )
 
 
 def test_moving_later_adds_nothing_to_the_heap() -> None:
