@@ -5,22 +5,22 @@ from __future__ import annotations
 import base64
 import random
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from tests.support.jvm import java_program
 from tidelog.broker.metadata.delta import MetadataDelta
-from tidelog.broker.metadata.image_records import records_of_image
+from tidelog.broker.metadata.image_records import METADATA_VERSION, records_of_image
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
 from tidelog.protocol.metadata_records import records
 from tidelog.protocol.metadata_records.frames import decode_metadata_record, encode_metadata_record
 from tidelog.protocol.schema.fields import Message
 
 PROGRAM = Path(__file__).parent / "java" / "MetadataReplay.java"
-SCENARIOS, IMAGES = 200, 30
-LEVELS = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
+SCENARIOS, IMAGES = 100, 30
+WITH_ELR = 23
+"""First level of metadata.version with eligible leader replicas."""
 BROKERS = range(1, 5)
 UNCHANGED, NO_LEADER = -2, -1
 
@@ -28,7 +28,7 @@ UNCHANGED, NO_LEADER = -2, -1
 class Scenario:
     """Random records that fit the image before them, by image, and the image that they lead to."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, level: int) -> None:
         self.random = random.Random(seed)
         self.image: MetadataImage = EMPTY_IMAGE
         self.groups: list[list[Message]] = []
@@ -36,8 +36,9 @@ class Scenario:
         """The image after all records so far; ``image`` is that after whole groups."""
         self._delta = MetadataDelta(EMPTY_IMAGE)
         self._group: list[Message] = []
-        for name, level in LEVELS.items():
-            self._add(records.FeatureLevelRecord(name=name, feature_level=level))
+        self._add(records.FeatureLevelRecord(name=METADATA_VERSION, feature_level=level))
+        if level >= WITH_ELR:
+            self._add(records.FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1))
         self._end_group()
         together = (
             self.topic, self.partition_change, self.partition_change, self.partition_change, self.broker,
@@ -256,17 +257,19 @@ def line_of(scenario: Scenario) -> str:
     return " | ".join(groups)
 
 
-def shown(frames: Iterable[str]) -> list[str]:
-    """Return records in an order that does not depend on their writer."""
-    return sorted(repr(decode_metadata_record(base64.b64decode(frame))) for frame in frames)
+def describe(text: str) -> tuple[str, str]:
+    """Return a record as text, and its frame, which has the version too."""
+    return repr(decode_metadata_record(base64.b64decode(text))), text
 
 
 @pytest.mark.java
-def test_random_records_lead_to_kafkas_image() -> None:
-    scenarios = [Scenario(seed) for seed in range(SCENARIOS)]
+@pytest.mark.parametrize("level", [17, 23, 25, 30])
+def test_random_records_lead_to_kafkas_image(level: int) -> None:
+    """The records of both images are equal, in the versions of the level too."""
+    scenarios = [Scenario(seed, level) for seed in range(SCENARIOS)]
     lines = "".join(f"{line_of(scenario)}\n" for scenario in scenarios)
     done = subprocess.run(java_program(PROGRAM), input=lines, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for seed, (scenario, answer) in enumerate(zip(scenarios, done.stdout.splitlines(), strict=True)):
-        own = [text_of(*one) for one in records_of_image(scenario.image)]
-        assert shown(own) == shown(answer.split()), f"seed {seed}"
+        own, kafkas = (text_of(*one) for one in records_of_image(scenario.image)), answer.split()
+        assert sorted(map(describe, own)) == sorted(map(describe, kafkas)), f"seed {seed}"

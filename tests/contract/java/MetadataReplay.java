@@ -54,7 +54,7 @@ public class MetadataReplay {
             @Override
             public void close(boolean complete) {
             }
-        }, new ImageWriterOptions.Builder(image).build());
+        }, new ImageWriterOptions.Builder(image).setLossHandler(loss -> { }).build());
         return words;
     }
 }
