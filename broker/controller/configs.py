@@ -200,7 +200,8 @@ class ConfigManager:
     # Change
 
     def replace(self, kind: int, name: str, texts: Mapping[str, str], validate_only: bool) -> None:
-        """Replace all configs that were set on a resource by ``texts``. Raises KafkaErrors. Source: AlterConfigs.
+        """Replace all configs that were set on a resource by ``texts``; levels of loggers cannot be replaced. Raises
+        KafkaErrors. Source: AlterConfigs.
 
         The change is in force when this returns, and durable with the metadata log's next sync: see
         ``broker/controller/topic_changes.py``.
@@ -239,12 +240,6 @@ class ConfigManager:
         elif kind == ResourceType.BROKER:
             self._check_broker(name)
             self._change_broker(name, change, validate_only)
-        elif kind == ResourceType.BROKER_LOGGER:
-            self._check_node(name)
-            from tidelog.broker.config.logger_levels import set_levels
-
-            set_levels(change({}), validate_only)
-            self._on_levels()
         elif kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
             self._change_resource(ResourceType(kind), name, change, validate_only)
         else:

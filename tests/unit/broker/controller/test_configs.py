@@ -234,6 +234,15 @@ def test_log_levels_are_described_and_set(admin: AdminBroker, caplog: pytest.Log
     assert "root" in {entry.name for entry in admin.configs.describe(LOGGER, "1")}
 
 
+def test_log_levels_cannot_be_replaced_as_a_whole(admin: AdminBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """AlterConfigs would have to remove the levels that it does not name. Kafka refuses it, too."""
+    logger = logging.getLogger("tests.admin.levels")
+    caplog.set_level(logging.WARNING, logger.name)
+    with pytest.raises(InvalidRequestError, match="Unsupported resource type: 8"):
+        admin.configs.replace(LOGGER, "1", {logger.name: "DEBUG"}, False)
+    assert logger.level == logging.WARNING
+
+
 @pytest.mark.parametrize("changes", [[change("no.such.logger", "INFO")], [change("root", "LOUD")]])
 def test_bad_levels_are_refused(admin: AdminBroker, changes: list[Change]) -> None:
     with pytest.raises(InvalidConfigError):
