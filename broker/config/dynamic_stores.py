@@ -5,7 +5,7 @@ Listeners that encrypt register with ``watch``; without such listeners there is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -23,8 +23,10 @@ T = TypeVar("T")
 class Stores(Protocol):
     """Listeners whose keystores and truststores may be set while the broker runs."""
 
-    def check(self, texts: Mapping[str, str], /) -> Callable[[], None]:
-        """Return a function, to be run in a thread, that checks the stores of these keys. Both raise ConfigError."""
+    def check(self, texts: Mapping[str, str], names: Collection[str], /) -> Callable[[], None]:
+        """Return a function, to be run in a thread, that checks the stores which these keys set for the listeners with
+        these names in lower case. Both raise ConfigError.
+        """
         ...
 
     def take_over(self, texts: Mapping[str, str], /) -> None:
@@ -56,12 +58,12 @@ class DynamicStores:
         Both raise InvalidRequestError.
         """
         stores, listed = self._stores, list(changes)
-        concerned = any(store_key_of(change.name) is not None for change in listed)
-        if stores is None or kind != ResourceType.BROKER or name == CLUSTER_DEFAULT or not concerned:
+        names = {change.name.split(".")[2] for change in listed if store_key_of(change.name) is not None}
+        if stores is None or kind != ResourceType.BROKER or name == CLUSTER_DEFAULT or not names:
             return None
         texts = {**self._texts.cluster, **apply_changes(BROKER_CONFIG_DEF, self._texts.node, listed)}
         wanted = self._config.listener_texts_with(texts)
-        return partial(raise_as_invalid_request, raise_as_invalid_request(partial(stores.check, wanted)))
+        return partial(raise_as_invalid_request, raise_as_invalid_request(partial(stores.check, wanted, names)))
 
     def check_replacement(self, kind: int, name: str, texts: Mapping[str, str]) -> Callable[[], None] | None:
         """Return what ``check`` returns for a change that replaces all keys of a resource by ``texts``. Raises

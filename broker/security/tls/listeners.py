@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 from asyncio import AbstractEventLoop, Future
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from time import time
@@ -78,9 +78,15 @@ class TlsListeners:
         for listener in self._listeners.values():
             self._read(listener, even_if_unchanged=True)
 
-    def check(self, texts: Mapping[str, str]) -> Callable[[], None]:
-        """Return a function, to be run in a thread, that checks the stores of these keys. Both raise ConfigError."""
-        wanted = [(listener, listener_values(texts, name)) for name, listener in self._listeners.items()]
+    def check(self, texts: Mapping[str, str], names: Collection[str]) -> Callable[[], None]:
+        """Return a function, to be run in a thread, that checks the stores which these keys set for the listeners with
+        these names in lower case. Both raise ConfigError.
+        """
+        wanted = [
+            (listener, listener_values(texts, name))
+            for name, listener in self._listeners.items()
+            if name.lower() in names
+        ]
 
         def read_all() -> None:
             for listener, values in wanted:

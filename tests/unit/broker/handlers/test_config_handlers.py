@@ -309,7 +309,7 @@ class Stores:
         self.checked: list[str | None] = []
         self.reloads = 0
 
-    def check(self, texts: Mapping[str, str]) -> Callable[[], None]:
+    def check(self, texts: Mapping[str, str], _names: object) -> Callable[[], None]:
         self.checked.append(texts.get(STORE))
 
         def read() -> None:

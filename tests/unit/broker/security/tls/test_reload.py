@@ -179,7 +179,7 @@ async def test_stores_that_are_set_are_checked_and_taken_over(world: World, cert
     before = world.listener.context
     pair = certificates.authority.issue("dynamic", SUBJECT)
     texts = set_keys(world, ssl_keystore_location=str(pair.pem))
-    world.listeners.check(texts)()
+    world.listeners.check(texts, {"ssl"})()
     assert world.listener.context is before  # a check alone changes nothing
     world.listeners.take_over(texts)
     await world.settle()
@@ -208,17 +208,34 @@ async def test_stores_that_cannot_be_used_are_refused_and_change_nothing(
     before = world.listener.prepared
     wanted = set_keys(world, **texts)
     with pytest.raises(ConfigError):
-        world.listeners.check(wanted)()
+        world.listeners.check(wanted, {"ssl"})()
     world.listeners.take_over(wanted)
     await world.settle()
     assert world.listener.prepared is before
     assert "keeps its certificate" in caplog.text
 
 
+async def test_a_broken_store_of_one_listener_does_not_keep_another_from_its_new_one(
+    world: World, certificates: Certificates
+) -> None:
+    texts = set_keys(world, ssl_keystore_location=str(certificates.server.pem))
+    listeners = TlsListeners(
+        ["SSL", "OTHER"], texts, asyncio.get_running_loop(), world.timers, world.executor, lambda: world.now_s
+    )
+    world.store.unlink()  # that of OTHER
+    pair = certificates.authority.issue("renewed", SUBJECT)
+    try:
+        listeners.check(set_keys(world, ssl_keystore_location=str(pair.pem)), {"ssl"})()
+        with pytest.raises(ConfigError):
+            listeners.check(texts, {"other"})()
+    finally:
+        listeners.close()
+
+
 async def test_a_certificate_of_another_subject_is_refused(world: World, certificates: Certificates) -> None:
     other = certificates.authority.issue("other", "/CN=other")
     with pytest.raises(ConfigError, match="CN=other"):
-        world.listeners.check(set_keys(world, ssl_keystore_location=str(other.pem)))()
+        world.listeners.check(set_keys(world, ssl_keystore_location=str(other.pem)), {"ssl"})()
 
 
 @pytest.mark.parametrize(("days", "message"), [(40, None), (29, r"ends in 2[89] days"), (-1, "has expired")])
