@@ -35,7 +35,7 @@ NAME = "kafkas"
 def replayed(shard: Shard, serde: Serde, directory: Path) -> None:
     """Replay the segments of a partition that Kafka wrote."""
     for segment in sorted(directory.glob("*.log")):
-        replay_chunk(shard, serde, segment.read_bytes(), 0)
+        replay_chunk(shard, serde, segment.read_bytes(), 0, "__share_group_state-0")
 
 
 def test_kafkas_share_group_is_understood(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ S_contra = TypeVar("S_contra", bound=Shard, contravariant=True)
 class Writer(Protocol[S_contra]):
     """The part of a runtime that executes results."""
 
+    name: str
+    """The internal topic, for log lines."""
     steps: StepRunner
 
     def write(self, partition: int, shard: S_contra, result: CoordinatorResult[Any]) -> None: ...
@@ -70,7 +72,7 @@ def execute_timed(runtime: Writer[S], partition: int, shard: S, result: TimerRes
     try:
         runtime.write(partition, shard, result)
     except KafkaError as error:
-        logger.warning("partition %d: the change by a timer cannot be stored: %s", partition, error)
+        logger.warning("%s-%d: the change by a timer cannot be stored: %s", runtime.name, partition, error)
 
 
 def execute_decisions(runtime: Writer[S], decisions: list[LongDecision[S]]) -> Steps[None]:

@@ -94,9 +94,9 @@ def replay_result(shard: Shard, result: CoordinatorResult[Any], first_offset: in
         context.offset += 1
 
 
-def replay_chunk(shard: Shard, serde: Serde, chunk: bytes | memoryview, from_offset: int) -> int:
+def replay_chunk(shard: Shard, serde: Serde, chunk: bytes | memoryview, from_offset: int, partition: str) -> int:
     """Replay the records from ``from_offset`` on of complete batches of a log. Returns the offset after these batches.
-    Raises KafkaError for damaged batches.
+    ``partition`` is the log's topic and partition, for log lines. Raises KafkaError for damaged batches.
     """
     next_offset = from_offset
     for batch in iter_batches(chunk):
@@ -112,17 +112,18 @@ def replay_chunk(shard: Shard, serde: Serde, chunk: bytes | memoryview, from_off
             if record.offset < from_offset:
                 continue
             context.offset = record.offset
-            _replay_record(shard, serde, record, context)
+            _replay_record(shard, serde, record, context, partition)
     return next_offset
 
 
-def _replay_record(shard: Shard, serde: Serde, record: Record, context: ReplayContext) -> None:
+def _replay_record(shard: Shard, serde: Serde, record: Record, context: ReplayContext, partition: str) -> None:
     if record.key is None:
         return
     try:
         decoded = serde.decode(record.key, record.value)
     except (InvalidRequestError, UnsupportedVersionError) as error:
-        logger.error("the record at offset %d cannot be decoded and is skipped: %s", context.offset, error)
+        offset = record.offset
+        logger.error("%s: the record at offset %d cannot be decoded and is skipped: %s", partition, offset, error)
         return
     if decoded is not None:
         shard.replay(decoded, context)

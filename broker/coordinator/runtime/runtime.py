@@ -97,7 +97,7 @@ class CoordinatorRuntime(Generic[S]):
         close: Callable[[S], object] = lambda _: None,
     ) -> None:
         """``close`` answers the waiting requests of a shard that is given up or that ``unload`` removes."""
-        self._name = name
+        self.name = name
         self._log = log
         self._serde = serde
         self._new_shard = new_shard
@@ -347,7 +347,7 @@ class CoordinatorRuntime(Generic[S]):
                 batch = encode_batch(self._serde, result.records, result.stamp, self._time.milliseconds())
                 first_offset = self._log.append(partition, batch)
             except KafkaError as error:
-                logger.warning("%s-%d: append failed: %s", self._name, partition, error)
+                logger.warning("%s-%d: append failed: %s", self.name, partition, error)
                 return error if result.on_append is None else refusal_of(result.on_append, error)
             if result.replay:
                 replay_result(shard, result, first_offset)
@@ -523,7 +523,8 @@ class CoordinatorRuntime(Generic[S]):
         partition = loading.partition
         if loading.next_offset < loading.end_offset:
             chunk = self._log.read(partition, loading.next_offset, LOAD_CHUNK_BYTES)
-            replayed_to = replay_chunk(loading.shard, self._serde, chunk, loading.next_offset)
+            name = f"{self.name}-{partition}"
+            replayed_to = replay_chunk(loading.shard, self._serde, chunk, loading.next_offset, name)
             # Compaction may have removed all batches below the end offset: then nothing more can be read.
             loading.next_offset = replayed_to if replayed_to > loading.next_offset else loading.end_offset
         if loading.next_offset >= loading.end_offset and self._log.exists():
@@ -596,7 +597,7 @@ class CoordinatorRuntime(Generic[S]):
         errors, requests are refused until another broker leads the partition, or the topic is deleted.
         """
         if self._reported.get(partition) != str(error):
-            logger.error("%s-%d cannot be loaded, requests for it are refused: %s", self._name, partition, error)
+            logger.error("%s-%d cannot be loaded, requests for it are refused: %s", self.name, partition, error)
         self._reported[partition] = str(error)
         self._loading.pop(partition, None)
         self._failed[partition] = error
@@ -623,9 +624,7 @@ class CoordinatorRuntime(Generic[S]):
         """Drop the shard after an unexpected error, because its state may not agree with the log, and load it again
         later. To be called within an ``except`` block.
         """
-        logger.exception(
-            "%s-%d is unloaded after an unexpected error, and is loaded again later", self._name, partition
-        )
+        logger.exception("%s-%d is unloaded after an unexpected error, and is loaded again later", self.name, partition)
         shard = self._shards.pop(partition, None)
         self._loading.pop(partition, None)
         self._failed[partition] = UnknownServerError()
@@ -637,7 +636,7 @@ class CoordinatorRuntime(Generic[S]):
         try:
             self._close(shard)
         except Exception:
-            logger.exception("%s-%d: waiting requests could not be answered", self._name, partition)
+            logger.exception("%s-%d: waiting requests could not be answered", self.name, partition)
 
     # -- timers -------------------------------------------------------------------------------------------------
 

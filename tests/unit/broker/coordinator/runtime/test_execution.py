@@ -27,6 +27,8 @@ LOG_TYPES: tuple[type[TopicLog], ...] = (InternalTopicLog,)
 class Writer:
     """A runtime that keeps what is written, until its shard is given up."""
 
+    name = "__consumer_offsets"
+
     def __init__(self) -> None:
         self.loop = ManualLoop(ManualTime())
         self.steps = StepRunner(self.loop.call_soon, self.loop.time.monotonic_ms)

@@ -176,7 +176,7 @@ def test_a_partition_whose_log_is_served_again_is_loaded_without_a_restart(name:
     assert again.runtime.shard_for("g").offsets.get("g", "t", 0) is not None
 
 
-def test_records_that_are_not_understood_are_skipped() -> None:
+def test_records_that_are_not_understood_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
     world = GroupWorld()
     commit(world, 5)
     partition = world.runtime.partition_for("g")
@@ -191,6 +191,7 @@ def test_records_that_are_not_understood_are_skipped() -> None:
     committed = offsets.get("g", "t", 0)
     assert committed is not None
     assert committed.offset == 5
+    assert f"__consumer_offsets-{partition}: the record at offset 3 cannot be decoded" in caplog.text
 
 
 @pytest.mark.parametrize("committed", [True, False])
