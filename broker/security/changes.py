@@ -15,7 +15,7 @@ from tidelog.broker.config.resource_type import ResourceType as ConfigResource
 from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.metadata.metadata_image import AccessRule
-from tidelog.broker.security.audit import record_change
+from tidelog.broker.security.audit import record_at_any_level, record_change
 from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType, member_of
 
 if TYPE_CHECKING:
@@ -88,8 +88,12 @@ def note_acl(event: str, context: RequestContext, rule: AccessRule) -> None:
 
 
 def note_configs(context: RequestContext, kind: int, name: str, keys: Iterable[str]) -> Lines:
-    """Write which configs of a resource were changed. Their values may be secrets, and are left out."""
-    note_change("config changed", context, resource=ConfigResource(kind).name, name=name, keys=sorted(set(keys)))
+    """Write which configs of a resource were changed. Their values may be secrets, and are left out. A change of levels
+    of loggers is written even if it silences the audit log."""
+    resource = ConfigResource(kind)
+    write = record_at_any_level if resource is ConfigResource.BROKER_LOGGER else record_change
+    user, address = str(context.principal), context.client_host
+    write("config changed", user=user, address=address, resource=resource.name, name=name, keys=sorted(set(keys)))
     yield
 
 

@@ -197,6 +197,27 @@ def test_a_change_is_a_line_of_the_audit_log_without_its_value(
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["tidelog.audit", "root"])
+def test_a_change_that_silences_the_audit_log_is_its_last_line(
+    admin: AdminBroker, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise a client that may change configs could hide what it does next."""
+    config = incremental.AlterableConfig(name=name, config_operation=Operation.SET, value="FATAL")
+    resource = incremental.AlterConfigsResource(resource_type=8, resource_name="1", configs=[config])
+    request = incremental.IncrementalAlterConfigsRequest(resources=[resource])
+    audit, root = logging.getLogger("tidelog.audit"), logging.getLogger()
+    levels = audit.level, root.level
+    try:
+        audit.setLevel(logging.NOTSET if name == "root" else logging.INFO)
+        root.setLevel(logging.INFO)
+        drive(admin.broker, request, incremental.IncrementalAlterConfigsResponse)
+    finally:
+        audit.setLevel(levels[0])
+        root.setLevel(levels[1])
+    (line,) = [json.loads(record.getMessage()) for record in caplog.records if record.name == "tidelog.audit"]
+    assert (line["event"], line["resource"], line["keys"]) == ("config changed", "BROKER_LOGGER", [name])
+
+
 def test_config_resources_are_listed(admin: AdminBroker) -> None:
     admin.configs.alter(ResourceType.CLIENT_METRICS, "s", [Change("metrics", Operation.SET, "*")], False)
 
