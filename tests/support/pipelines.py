@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
@@ -115,3 +118,12 @@ def end_transaction(log: UnifiedLog, producer_id: int, epoch: int = 0, *, commit
 def raise_interrupt(*_: Any, **__: Any) -> None:
     """Raise KeyboardInterrupt: put in the place of a function at which a test kills a run."""
     raise KeyboardInterrupt
+
+
+@contextmanager
+def killed_at(target: object, name: str, replacement: Callable[..., object] = raise_interrupt) -> Iterator[None]:
+    """Kill the run in the ``with`` block where it calls a function of ``target``. A run that does not is a failure."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, name, replacement)
+        with pytest.raises(KeyboardInterrupt):
+            yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -18,7 +17,15 @@ pytest.importorskip("polars")
 import polars
 from deltalake import DeltaTable, write_deltalake
 
-from tests.support.pipelines import NOW_MS, DataDirectory, damage_first_batch, end_transaction, fill, raise_interrupt
+from tests.support.pipelines import (
+    NOW_MS,
+    DataDirectory,
+    damage_first_batch,
+    end_transaction,
+    fill,
+    killed_at,
+    raise_interrupt,
+)
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.pipeline.errors import LogRewrittenError
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError, MissingPackageError
@@ -208,9 +215,7 @@ def test_a_range_without_rows_moves_the_offsets_only(data: DataDirectory) -> Non
 
 @pytest.mark.parametrize("step", ["bring_in", "_add", "after"])
 @pytest.mark.parametrize("grows", [False, True])
-def test_a_run_that_was_killed_is_run_again_and_leaves_no_file(
-    data: DataDirectory, monkeypatch: pytest.MonkeyPatch, step: str, grows: bool
-) -> None:
+def test_a_run_that_was_killed_is_run_again_and_leaves_no_file(data: DataDirectory, step: str, grows: bool) -> None:
     fill(data.log("orders"), 2)
     run(data)
     fill(data.log("orders"), 4)
@@ -220,9 +225,12 @@ def test_a_run_that_was_killed_is_run_again_and_leaves_no_file(
         real(*arguments)
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        target: Any = MountedArea if step == "bring_in" else delta._DeltaCommits
-        patch.setattr(target, "_add" if step == "after" else step, killed_later if step == "after" else raise_interrupt)
+    moments: dict[str, tuple[Any, ...]] = {
+        "bring_in": (MountedArea, "bring_in"),
+        "_add": (delta._DeltaCommits, "_add"),
+        "after": (delta._DeltaCommits, "_add", killed_later),
+    }
+    with killed_at(*moments[step]):
         run(data)
     if grows:
         fill(data.log("orders"), 4)
@@ -272,8 +280,7 @@ def test_dead_letters_of_a_part_stay_when_the_run_is_killed_after_the_next_part(
         opened.append(commits)
         return raise_interrupt() if len(opened) == 2 else real(commits)
 
-    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(delta._DeltaCommits, "open", killed_at_end)
+    with killed_at(delta._DeltaCommits, "open", killed_at_end):
         run(data, file_bytes=200, commit_files=1)
     assert DeltaTable(table_of(data)).version() > 0
     run(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ pytest.importorskip("deltalake")
 from deltalake import DeltaTable
 
 from tests.support.moto_store import BUCKET, ENVIRONMENT, MotoStore, moto_store
-from tests.support.pipelines import DataDirectory, damage_first_batch, fill, raise_interrupt
+from tests.support.pipelines import DataDirectory, damage_first_batch, fill, killed_at
 from tidelog.pipeline.errors import RemoteError, TopicRecreatedError
 from tidelog.pipeline.files.delta_address import DeltaAddress
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError
@@ -124,8 +123,7 @@ def test_a_run_that_was_killed_is_run_again_and_leaves_no_object(
     fill(data.log("orders"), 2)
     run(data, table)
     fill(data.log("orders"), 4)
-    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(*KILLS[moment], raise_interrupt)
+    with killed_at(*KILLS[moment]):
         run(data, table)
     fill(data.log("orders"), 4)
     run(data, table, file_bytes=1000)
@@ -221,8 +219,7 @@ def test_the_objects_of_a_run_that_may_still_commit_stay(data: DataDirectory, ta
     fill(data.log("orders"), 2)
     run(data, table)
     fill(data.log("orders"), 2)
-    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(delta._DeltaCommits, "_add", raise_interrupt)
+    with killed_at(delta._DeltaCommits, "_add"):
         run(data, table)
     folder = DeltaAddress.of(table).uri.removeprefix(f"s3://{BUCKET}/")
     assert len(store.names_below(f"{folder}/data")) == 2
@@ -252,10 +249,9 @@ def test_dead_letters_are_stored_once_wherever_the_run_is_killed(
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"
     damage_first_batch(path)
-    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        if moment in KILLS:
-            patch.setattr(*KILLS[moment], raise_interrupt)
-        run(data, table)
+    if moment in KILLS:
+        with killed_at(*KILLS[moment]):
+            run(data, table)
     run(data, table)
     assert offsets(table) == list(range(5, 20))
     folder = DeltaAddress.of(table).uri.removeprefix(f"s3://{BUCKET}/")
@@ -272,7 +268,7 @@ def test_a_prefix_with_other_objects_is_refused(data: DataDirectory, table: str,
         run(data, table)
 
 
-def test_a_store_that_is_away_is_reported_in_one_line(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_away_is_reported_in_one_line(data: DataDirectory) -> None:
     fill(data.log("orders"), 1)
     address = DeltaAddress.of("s3://lake/orders?endpoint_override=http%3A%2F%2F127.0.0.1%3A1&region=us-east-1")
     with pytest.raises(RemoteError, match=r"^Delta table s3://lake/orders: .+[^\n]+$"):

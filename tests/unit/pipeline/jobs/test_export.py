@@ -21,7 +21,7 @@ from tests.support.pipelines import (
     damage_first_batch,
     end_transaction,
     fill,
-    raise_interrupt,
+    killed_at,
     write,
 )
 from tidelog.log.system.file_system import OsFileSystem
@@ -264,14 +264,10 @@ def test_of_two_exports_one_wins_and_the_other_says_so(data: DataDirectory, monk
     assert run(data).committed is False
 
 
-def test_a_run_killed_between_stage_and_commit_leaves_nothing(
-    data: DataDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_between_stage_and_commit_leaves_nothing(data: DataDirectory) -> None:
     written = fill(data.log("orders"), 4)
-    with monkeypatch.context() as patch:
-        patch.setattr(ExportTable, "commit", raise_interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(data)
+    with killed_at(ExportTable, "commit"):
+        run(data)
     assert rows_of(request_for(data)) == []
     run(data)
     assert shown(rows_of(request_for(data))) == expected(written)

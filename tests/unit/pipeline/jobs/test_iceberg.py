@@ -13,7 +13,7 @@ from pyiceberg.exceptions import NoSuchTableError, ServerError
 from sqlalchemy.exc import OperationalError
 
 from tests.support.iceberg import NAME, offsets, run, table_of, target_below
-from tests.support.pipelines import NOW_MS, DataDirectory, damage_first_batch, end_transaction, fill, raise_interrupt
+from tests.support.pipelines import NOW_MS, DataDirectory, damage_first_batch, end_transaction, fill, killed_at
 from tidelog.pipeline.errors import LogRewrittenError, TopicRecreatedError
 from tidelog.pipeline.export import iceberg_states
 from tidelog.pipeline.export.iceberg_states import STATE_KEY, state_of
@@ -289,15 +289,13 @@ KILLS = {
 @pytest.mark.parametrize("moment", KILLS)
 @pytest.mark.parametrize("grows", [False, True])
 def test_a_run_that_was_killed_is_run_again_and_leaves_no_file(
-    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch, moment: str, grows: bool
+    data: DataDirectory, target: IcebergTarget, moment: str, grows: bool
 ) -> None:
     fill(data.log("orders"), 2)
     run(data, target)
     fill(data.log("orders"), 4)
-    with monkeypatch.context() as patch:
-        patch.setattr(*KILLS[moment], raise_interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(data, target)
+    with killed_at(*KILLS[moment]):
+        run(data, target)
     if grows:  # the killed run's files have other ranges than the next one's
         fill(data.log("orders"), 4)
     run(data, target, file_bytes=1000 if grows else 1 << 20)
@@ -344,10 +342,8 @@ def test_damaged_batches_go_to_a_table_of_their_own_once(data: DataDirectory, ta
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"
     damage_first_batch(path)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iceberg_job, "_commit", raise_interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(data, target)
+    with killed_at(iceberg_job, "_commit"):
+        run(data, target)
     assert run(data, target).dead_letters == 1
     letters = table_of(target, NAME + "_dead_letter").scan().to_arrow().to_pylist()
     assert [(letter["position"], letter["topic"]) for letter in letters] == [(0, "orders")]
@@ -361,10 +357,8 @@ def test_dead_letters_of_a_run_that_was_killed_after_its_commit_are_added(
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"
     damage_first_batch(path)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iceberg_job._IcebergCommits, "_add_dead_letters", raise_interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(data, target)
+    with killed_at(iceberg_job._IcebergCommits, "_add_dead_letters"):
+        run(data, target)
     assert run(data, target).committed is False
     for _ in range(2):
         letters = table_of(target, NAME + "_dead_letter").scan().to_arrow().to_pylist()

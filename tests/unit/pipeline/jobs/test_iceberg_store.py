@@ -3,7 +3,6 @@ to."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +13,10 @@ import pytest
 pytest.importorskip("moto")
 
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.table import Transaction
 
 from tests.support.iceberg import NAME, closed_catalogs, offsets, run, table_of, target_below
 from tests.support.moto_store import BUCKET, MotoStore, moto_store
-from tests.support.pipelines import DataDirectory, damage_first_batch, fill, raise_interrupt
+from tests.support.pipelines import DataDirectory, damage_first_batch, fill, killed_at
 from tidelog.pipeline.job_errors import ConflictError
 from tidelog.pipeline.jobs import iceberg as iceberg_job
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
@@ -65,7 +63,7 @@ def test_runs_add_each_record_once_and_the_audit_agrees(
 KILLS = {
     "while files are written": (commits, "run_tasks"),
     "before the commit": (iceberg_job, "_commit"),
-    "in the commit": (Transaction, "add_files"),
+    "in the commit": (iceberg_job, "add_files"),
     "before the catalog knows": (SqlCatalog, "commit_table"),
     "before the dead letters": (iceberg_job._IcebergCommits, "_add_dead_letters"),
 }
@@ -78,8 +76,7 @@ def test_a_run_that_was_killed_is_run_again_and_leaves_no_object(
     fill(data.log("orders"), 2)
     run(data, target)
     fill(data.log("orders"), 4)
-    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(*KILLS[moment], raise_interrupt)
+    with killed_at(*KILLS[moment]):
         run(data, target)
     fill(data.log("orders"), 4)
     run(data, target, file_bytes=1000)
@@ -111,8 +108,7 @@ def test_the_objects_of_a_run_that_may_still_commit_stay(
     fill(data.log("orders"), 2)
     run(data, target)
     fill(data.log("orders"), 2)
-    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(iceberg_job, "_commit", raise_interrupt)
+    with killed_at(iceberg_job, "_commit"):
         run(data, target)
     found = left_over(store, target)
     assert len(found) == 2
@@ -139,8 +135,7 @@ def test_dead_letters_of_a_killed_run_are_added_by_the_next_run(
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"
     damage_first_batch(path)
-    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(iceberg_job._IcebergCommits, "_add_dead_letters", raise_interrupt)
+    with killed_at(iceberg_job._IcebergCommits, "_add_dead_letters"):
         run(data, target)
     assert run(data, target).committed is False
     letters = table_of(target, NAME + "_dead_letter").scan().to_arrow().to_pylist()
@@ -155,8 +150,7 @@ def test_dead_letters_of_a_run_that_did_not_commit_go(
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"
     damage_first_batch(path)
-    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(iceberg_job, "_commit", raise_interrupt)
+    with killed_at(iceberg_job, "_commit"):
         run(data, target)
     run(data, target)
     folder = table_of(target).location().removeprefix(f"s3://{BUCKET}/")

@@ -3,7 +3,6 @@ kills."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
@@ -31,7 +30,7 @@ from tests.support.pipelines import (
     damage_first_batch,
     end_transaction,
     fill,
-    raise_interrupt,
+    killed_at,
     write,
 )
 from tidelog.pipeline.audit import latest
@@ -184,8 +183,7 @@ def test_at_every_commit_the_table_is_the_compacted_log(
         changes.change(chance.randint(1, 12))
         sizes = {"file_bytes": chance.choice((300, 1 << 20)), "commit_files": chance.choice((2, 64))}
         if chance.random() < 0.4:
-            with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-                patch.setattr(*chance.choice(kind.kills), raise_interrupt)
+            with killed_at(*chance.choice(kind.kills)):
                 run(data, kind, **sizes)
             if before:
                 assert kind.latest() == before, "a killed run left the table as it was"
