@@ -304,7 +304,11 @@ def _open_sized(path: str, *, create: bool, writable: bool) -> tuple[int, int]:
     flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_RDWR if writable else os.O_RDONLY)
     with _TranslatedErrors("open", path):
         descriptor = os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
-    status = os.fstat(descriptor)
+        try:
+            status = os.fstat(descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise NotRegularFileError(path)

@@ -30,6 +30,21 @@ def test_error_names_operation_path_and_errno(tmp_path: Path) -> None:
     assert (caught.value.operation, caught.value.os_errno) == ("open", errno.ENOENT)
 
 
+def test_an_open_file_that_cannot_be_looked_at_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    descriptors = os.listdir("/proc/self/fd")
+
+    def fail(_descriptor: int) -> os.stat_result:
+        raise OSError(errno.EIO, "injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", fail)
+        with pytest.raises(LogStorageError, match="open of"):
+            FILES.read_file(str(path))
+    assert os.listdir("/proc/self/fd") == descriptors
+
+
 @pytest.mark.parametrize(
     ("operation", "code", "is_recoverable"),
     [
