@@ -252,6 +252,7 @@ class LogIndexer:
 
     def trim(self) -> None:
         """Remove index files whose records retention has deleted. Raises KafkaStorageError."""
+        self._restart_after_cut()  # with it goes a checkpoint, which must not outlive the truncation
         for index in (self.keys, self.tags):
             if index is not None:
                 index.trim(self.log.log_start_offset)
