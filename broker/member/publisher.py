@@ -97,8 +97,8 @@ class MetadataPublisher:
 
     async def _remove_logs(self, shown: TopicImage) -> None:
         replicas = self._broker.replica_manager
-        if await self._run_in_thread(replicas.remove_logs(shown), f"cannot remove logs of deleted topic {shown.name}"):
-            replicas.topic_deleted(shown)
+        await self._run_in_thread(replicas.remove_logs(shown), f"cannot remove logs of deleted topic {shown.name}")
+        replicas.topic_deleted(shown)
         self._broker.services.forget_topic(shown)
 
     # ---- new and changed topics
@@ -150,14 +150,12 @@ class MetadataPublisher:
                 COORDINATORS, lambda: broker.services.coordinators.get().take_roles(shown.name)
             )
 
-    async def _run_in_thread(self, work: Callable[[], None], complaint: str) -> bool:
-        """Do work that waits for the disk in a thread; return whether it succeeded."""
+    async def _run_in_thread(self, work: Callable[[], None], complaint: str) -> None:
+        """Do work that waits for the disk in a thread; log its failure."""
         try:
             await self._broker.loop.run_in_executor(self._broker.executor, work)
         except KafkaStorageError as error:
             logger.error("%s: %s", complaint, error)
-            return False
-        return True
 
 
 class TopicChange(NamedTuple):

@@ -179,6 +179,25 @@ def test_a_topic_that_failed_once_is_taken_over_with_its_next_change() -> None:
     assert parts.metadata.topics["second"].configs == {"retention.ms": "5"}
 
 
+def test_fetches_of_a_deleted_topic_are_answered_also_if_its_logs_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait in the purgatory for the partitions of the topic."""
+
+    def refuse() -> None:
+        raise KafkaStorageError("read-only")
+
+    async def go() -> Parts:
+        with ThreadPoolExecutor(1) as executor:
+            parts = Parts(EMPTY_IMAGE, executor)
+            await parts.publish(*creation_records("first"))
+            parts.steps_done.clear()
+            monkeypatch.setattr(parts, "work", lambda *_: refuse)
+            await parts.publish(records.RemoveTopicRecord(topic_id=id_of("first")))
+        return parts
+
+    parts = asyncio.run(go())
+    assert [step for step, _ in parts.steps_done] == ["remove_topic", "topic_deleted", "forget_topic"]
+
+
 @pytest.mark.parametrize(("topics", "partitions"), [(350, 1), (7, 60)])
 def test_a_heartbeat_gets_its_turn_during_an_image_of_many_partitions(topics: int, partitions: int) -> None:
     """With sessions of 3 s a member of 10,000 partitions was fenced: what ended the changes took one turn."""
