@@ -169,6 +169,9 @@ class LaboratoryServer:
         moved = image._replace(partitions=tuple(states))
         broker.metadata.put(moved)
         broker.replica_manager.take_roles(moved, [number])
+        coordinators = broker.services.coordinators.made
+        if moved.is_internal and coordinators is not None:
+            coordinators.take_roles(topic)
 
     async def _stop_broker(self) -> None:
         self.faults.clear()

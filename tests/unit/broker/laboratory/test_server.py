@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.laboratory import snapshots
 from tidelog.broker.laboratory.server import LaboratoryServer
 from tidelog.broker.laboratory.snapshots import ByteRange
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.errors import NotCoordinatorError
+from tidelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +84,26 @@ def write_all(paths: list[Path], text: str) -> None:
 
 def logs_below(directory: Path) -> set[str]:
     return {path.relative_to(directory).as_posix() for path in directory.rglob("*.log")}
+
+
+async def test_a_coordinator_follows_the_leader_of_its_partition(tmp_path: Path) -> None:
+    config = BrokerConfig({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0", "admin.listener": ""})
+    laboratory = LaboratoryServer(config)
+    await laboratory.start()
+    try:
+        groups = coordinators_of(laboratory.broker).groups
+        context = RequestContext()
+        context.api_version = 1
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=1_000, subscribed_topic_names=["t"],
+            topic_partitions=[],
+        )  # fmt: skip
+        groups.consumer_group_heartbeat(context, request)
+        partition = groups.runtime.partition_for("g")
+        laboratory.move_leader("__consumer_offsets", partition, is_away=True)
+        with pytest.raises(NotCoordinatorError):
+            groups.runtime.shard_for("g")
+        laboratory.move_leader("__consumer_offsets", partition, is_away=False)
+        assert set(groups.runtime.shard_for("g").groups) == {"g"}
+    finally:
+        await laboratory.stop()
