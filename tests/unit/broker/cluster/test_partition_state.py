@@ -352,8 +352,7 @@ class Controller:
         self.brokers = members
 
     def alter(self, proposal: IsrProposal) -> IsrAnswer:
-        if proposal.leader_epoch != self.state.leader_epoch:
-            return IsrAnswer(errors.FencedLeaderEpochError.code)
+        assert proposal.leader_epoch == self.state.leader_epoch
         if proposal.partition_epoch != self.state.partition_epoch:
             return IsrAnswer(errors.InvalidUpdateVersionError.code)
         for member in proposal.isr:
