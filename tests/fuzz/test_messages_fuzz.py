@@ -13,9 +13,10 @@ import tracemalloc
 import pytest
 
 from tests.support.messages import RandomChoices, all_versions, arbitrary
+from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION
 from tidelog.protocol.errors import InvalidReceiveError, InvalidRequestError
 from tidelog.protocol.frames import FrameReader
-from tidelog.protocol.header import decode_request_header
+from tidelog.protocol.header import RequestHeader, decode_request_header, encode_request_header
 from tidelog.protocol.schema.fields import Message
 
 ROUNDS = 12  # inputs for each message and version, and seed
@@ -120,15 +121,24 @@ def test_refusals_leave_nothing_behind() -> None:
 
 
 def test_any_request_header_is_read_or_refused() -> None:
+    """Random bytes are no header, so the bytes of good ones are changed."""
     source = random.Random(5)
+    read = refused = 0
     for _ in range(5_000):
-        data = source.randbytes(source.randint(0, 40))
+        client_id = source.choice([None, "", "client"])
+        header = RequestHeader(source.randrange(len(FIRST_FLEXIBLE_VERSION)), source.randrange(20), 1, client_id)
+        data = damaged(encode_request_header(header) + source.randbytes(source.randint(0, 10)), source)
         try:
             header, position = decode_request_header(memoryview(data))
         except InvalidRequestError:
+            refused += 1
             continue
+        read += 1
         assert header.api_key >= 0
+        assert header.api_version >= 0
         assert 8 <= position <= len(data)
+    assert read > 500
+    assert refused > 500
 
 
 def test_streams_of_noise_give_frames_or_an_error() -> None:
