@@ -71,6 +71,9 @@ class LogIndexer:
         self._rows = rows if rows is not None else Rows()
         self._header: str | None = None
         self._unsaved_bytes = 0
+        self._reached = 0
+        """The indices have no entries for offsets from here on. A put that failed may have left some above
+        ``next_offset``."""
         self._seed = key_seed(log.topic_partition.topic)
 
     # ---- topic configuration
@@ -115,12 +118,14 @@ class LogIndexer:
         if bound == UNBOUND:
             return
         for index in (self.keys, self.tags):
-            if index is not None and index.next_offset > bound:
+            if index is not None and max(index.next_offset, self._reached) > bound:
                 logger.warning(
                     "%s: the log has lost records that its index has; rebuilding the index", log.topic_partition
                 )
                 self.rebuilds += 1
                 index.restart_at(log.log_start_offset)
+        if self._reached > bound:
+            self._reached = 0
         with log.lock:
             if log.index_bound == bound:  # else the log was truncated meanwhile
                 log.index_bound = UNBOUND
@@ -223,6 +228,7 @@ class LogIndexer:
         return size, batch.last_offset + 1
 
     def _put(self, next_offset: int) -> None:
+        self._reached = max(self._reached, next_offset)
         for index in (self.keys, self.tags):
             if index is None or index.next_offset >= next_offset:
                 continue

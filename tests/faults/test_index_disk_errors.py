@@ -224,6 +224,34 @@ def test_a_batch_over_the_ends_of_files_is_indexed_once_whichever_call_failed(
     assert at > 10
 
 
+def test_a_put_that_failed_leaves_nothing_of_records_that_a_truncation_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of its rows are in the index, above the offset up to which all are."""
+    use_reference(monkeypatch)
+    disk = Disk(monkeypatch)
+    at = 0
+    while disk.calls >= at:
+        at += 1
+        log = indexed_bench(str(tmp_path / str(at)), **{"index.keys.entries": 4, "index.tag.entries": 4}).open()
+        append(log, build_batch([Record(0, NOW_MS, b"k", b"")]))
+        indexer = indexer_of(log)
+        append(log, build_batch([Record(i, NOW_MS, b"other", b"", (("kind", b"paid"),)) for i in range(10)]))
+        disk.arm(at, errno.ENOSPC)
+        with contextlib.suppress(KafkaStorageError):
+            catch_up(indexer)
+        calls = disk.calls
+        disk.arm(0, 0)
+        log.truncate_to(1)
+        append(log, build_batch([Record(i, NOW_MS, b"k", b"", (("kind", b"open"),)) for i in range(10)]))
+        catch_up(indexer)
+        assert [r.offset for r in find_newest(log, indexer, Query(key=b"k"))] == list(range(10, -1, -1)), at
+        found = find_newest(log, indexer, Query(tag=b"open", tag_header="kind"))
+        assert [record.offset for record in found] == list(range(10, 0, -1)), at
+        disk.calls = calls
+    assert at > 10
+
+
 @pytest.mark.parametrize("of", ["keys", "tags"])
 def test_an_index_that_could_not_be_opened_or_removed_is_by_the_next_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
