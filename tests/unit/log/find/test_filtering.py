@@ -27,8 +27,15 @@ def read_all(
     log: UnifiedLog, query: Query, indexer: LogIndexer | None, *, start: int = 0, committed: bool = False,
     max_bytes: int = 700,
 ) -> list[Record]:  # fmt: skip
+    """Read like a new consumer."""
+    return read_on(MatchReader(log, query), log, indexer, start, committed=committed, max_bytes=max_bytes)
+
+
+def read_on(
+    reader: MatchReader, log: UnifiedLog, indexer: LogIndexer | None, start: int, *, committed: bool = False,
+    max_bytes: int = 700,
+) -> list[Record]:  # fmt: skip
     """Read like a consumer: from the last offset of the last batch on."""
-    reader = MatchReader(log, query)
     upper = log.last_stable_offset if committed else log.high_watermark
     found: list[Record] = []
     position = start
