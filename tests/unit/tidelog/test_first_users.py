@@ -176,13 +176,10 @@ def test_a_format_that_is_killed_is_no_format(tmp_path: Path) -> None:
             disk.crash()
         else:
             break
-        if read_meta_properties(OsFileSystem(), str(node.data)) is None:
-            assert node.format(ADMIN) == 0
-            expected = "admin"
-        else:
-            expected = "former"
+        assert read_meta_properties(OsFileSystem(), str(node.data)) is None
+        assert node.format(ADMIN) == 0
         controller = node.start()
-        assert list(ScramCredentials(controller).users()) == [expected]
+        assert list(ScramCredentials(controller).users()) == ["admin"]
         controller.close()
         steps += 1
     assert steps > 4
