@@ -28,9 +28,9 @@ VERSIONS = (KAFKA_4, KAFKA_3)
 RECORDS = 50_000
 
 
-def tool(name: str, *arguments: str, version: str = KAFKA_4, stdin: str | None = None) -> str:
+def tool(name: str, *arguments: str, version: str = KAFKA_4, stdin: str | None = None, in_own_jvm: bool = False) -> str:
     """Run a tool that must succeed; return what it printed."""
-    done = run_tool(name, list(arguments), version=version, stdin=stdin)
+    done = run_tool(name, list(arguments), version=version, stdin=stdin, in_own_jvm=in_own_jvm)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -111,7 +111,7 @@ def test_kafkas_tools_delete_records_and_get_offsets(broker: BrokerProcess) -> N
     server = ["--bootstrap-server", broker.bootstrap]
     tool(console_producer(), *server, "--topic", "trimmed-by-java", stdin="a\nb\nc\n")
     request = '{"partitions":[{"topic":"trimmed-by-java","partition":0,"offset":2}],"version":1}'
-    printed = tool(DELETE_RECORDS, *server, "--offset-json-file", "/dev/stdin", stdin=request)
+    printed = tool(DELETE_RECORDS, *server, "--offset-json-file", "/dev/stdin", stdin=request, in_own_jvm=True)
     assert "low_watermark: 2" in printed
     offsets = [*server, "--topic", "trimmed-by-java", "--time"]
     assert tool(GET_OFFSETS, *offsets, "earliest") == "trimmed-by-java:0:2\n"
@@ -122,5 +122,5 @@ def test_kafkas_tools_delete_records_and_get_offsets(broker: BrokerProcess) -> N
 def test_verifiable_producer_is_acknowledged(broker: BrokerProcess) -> None:
     Admin(broker.bootstrap).create("verifiable")
     words = ["--bootstrap-server", broker.bootstrap, "--topic", "verifiable", "--max-messages", "1000", "--acks", "-1"]
-    printed = tool(VERIFIABLE_PRODUCER, *words)
+    printed = tool(VERIFIABLE_PRODUCER, *words, in_own_jvm=True)
     assert '"sent":1000,"acked":1000' in printed, printed[-500:]

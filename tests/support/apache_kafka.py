@@ -15,6 +15,7 @@ from random import SystemRandom
 
 from benchmarks.rivals import apache_kafka as rival
 from benchmarks.rivals.kafka_jars import BUILD, build_lock
+from tests.support.java_tools import tool_server
 from tests.support.jvm import BROKER_HEAP, SMALL_HEAP, broker_options
 from tests.support.kafka_jars import KAFKA_4, broker_classpath
 from tidelog.protocol.types import random_uuid, uuid_to_str
@@ -93,8 +94,15 @@ def run_tool(
     stdin: str | None = None,
     timeout_s: float = rival.TOOL_TIMEOUT_S,
     java_options: tuple[str, ...] = (),
+    in_own_jvm: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Kafka's command-line tools to its end; any exit code is accepted."""
+    """Run one of Kafka's command-line tools to its end; any exit code is accepted.
+
+    It runs in the JVM of `tests.support.java_tools`. With ``in_own_jvm`` or ``java_options`` it runs in one of its own,
+    which a tool needs that reads ``/dev/stdin`` or prints in a shutdown hook of Java. Raises subprocess.TimeoutExpired.
+    """
+    if not in_own_jvm and not java_options:
+        return tool_server(version).run(tool, arguments, stdin, timeout_s)
     broker_classpath(version)
     options = (*SMALL_HEAP, *broker_options(version), *java_options)
     return rival.run_tool(tool, arguments, version=version, options=options, stdin=stdin, timeout_s=timeout_s)

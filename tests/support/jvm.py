@@ -45,7 +45,7 @@ def broker_options(version: str) -> tuple[str, ...]:
     return (*QUICK, *SILENT, f"-XX:SharedArchiveFile={archive}") if archive.exists() else QUICK
 
 
-def java_program(source: Path, version: str = KAFKA_4, more: str = "") -> list[str]:
+def java_program(source: Path, version: str = KAFKA_4, more: str = "", *, log_level: str = "OFF") -> list[str]:
     """Compile a Java program of one file, once for each content; return its command.
 
     Its class path is that of a Kafka broker, then ``more``.
@@ -58,7 +58,7 @@ def java_program(source: Path, version: str = KAFKA_4, more: str = "") -> list[s
         [source],
         may_be_missing=False,
     )
-    return java_command(version, f"{class_path}:{directory}", "-Dlog4j2.level=OFF", source.stem)
+    return java_command(version, f"{class_path}:{directory}", f"-Dlog4j2.level={log_level}", source.stem)
 
 
 def java_command(version: str, class_path: str, *words: str) -> list[str]:
