@@ -31,8 +31,10 @@ def results(broker: BrokerProcess, topic: str, *, in_own_jvm: bool) -> list[tupl
         (CONSOLE_CONSUMER, [*server, "--topic", topic, "--from-beginning", "--max-messages", "2"], None),
     ]
     ended = [run_tool(tool, words, stdin=stdin, in_own_jvm=in_own_jvm) for tool, words, stdin in runs]
-    texts = [(one.returncode, *(text.replace(topic, "TOPIC") for text in (one.stdout, one.stderr))) for one in ended]
-    return [(code, comparable(output), comparable(errors)) for code, output, errors in texts]
+    return [
+        (one.returncode, comparable(one.stdout.replace(topic, "TOPIC")), comparable(one.stderr.replace(topic, "TOPIC")))
+        for one in ended
+    ]
 
 
 def test_tools_print_and_end_as_in_a_jvm_of_their_own(broker: BrokerProcess) -> None:
