@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config.resource_type import ResourceType
@@ -193,13 +194,20 @@ class Coordinators:
         return ShareGroups(self._broker, lambda: self.share_states, self.groups.runtime.steps)
 
     def _share_member_gone(self, group_id: str, member_id: str) -> None:
-        """Release the records that a removed member had acquired. If its group is empty, drop the group's share
-        partitions after that."""
-        groups, session_key = self.share_groups, SessionKey(group_id, member_id)
-        groups.release_session(session_key)
-        if self.share_members.is_empty(group_id):
-            release = groups.when_released(session_key) or deferred_value(None)
-            release.on_done(lambda _: groups.forget_group(group_id))
+        """Release the records that a removed member had acquired. If its group is empty after that, drop the group's
+        share partitions."""
+        session_key = SessionKey(group_id, member_id)
+        self.share_groups.release_session(session_key)
+        release = self.share_groups.when_released(session_key) or deferred_value(None)
+        release.on_done(lambda _: self._forget_empty_share_group(group_id))
+
+    def _forget_empty_share_group(self, group_id: str) -> None:
+        """Drop the share partitions of a group, unless it has members: one may have joined during a long release, and
+        have acquired records. If the group is not loaded any more, its partitions are dropped, too."""
+        with suppress(KafkaError):
+            if not self.share_members.is_empty(group_id):
+                return
+        self.share_groups.forget_group(group_id)
 
     def _build_transactions(self) -> TransactionCoordinator:
         broker = self._broker

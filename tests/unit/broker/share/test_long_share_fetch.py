@@ -343,3 +343,24 @@ def test_the_last_member_that_leaves_releases_all_its_records_before_they_are_fo
         for run in data.acquired_records
     }
     assert counts == {2}
+
+
+def test_a_member_that_joins_while_the_last_one_is_released_keeps_what_it_acquires(
+    world: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records would be delivered again, and its acknowledgements refused."""
+    append_to_all(world, b"a")
+    member = world.member()
+    finish(begin(member))
+    released = release_slowly(world, monkeypatch)
+    member.leave()
+    other = world.member(member_id="n")
+    assert len(released) < MANY, "the release is not over"
+    acquired = records_of(finish(begin(other)))
+    assert acquired
+    while world.loop.soon:
+        world.loop.run_soon()
+    assert len(released) == MANY
+    answer = finish(begin(other, acquired))
+    assert [data.acknowledge_error_code for data in partitions(answer)] == [0] * MANY
+    assert not set(acquired) & set(records_of(answer))
