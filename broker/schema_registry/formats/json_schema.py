@@ -8,11 +8,11 @@ Confluent's registry.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from jsonschema import Draft3Validator, Draft7Validator
+from jsonschema import Draft3Validator, Draft4Validator, Draft7Validator
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
 
@@ -29,7 +29,8 @@ _INDEX = re.compile(r"[0-9]{1,9}")
 MAX_MIXED = 1_000
 """Largest number of elements of different kinds in a list whose elements must be distinct: jsonschema compares each
 element with each other one, unless they can be sorted."""
-_DISTINCT = frozenset({"type", "enum", "required"})
+_DISTINCT = frozenset({"type", "required"})
+"""Keywords whose lists must have distinct elements in all drafts; in draft 4 those of ``enum`` must, too."""
 _DISTINCT_INSIDE = frozenset({"dependencies", "dependentRequired"})
 DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples"})
 """Keywords whose values are data, in which ``$ref`` is an ordinary name."""
@@ -46,9 +47,9 @@ def parse(source: Source) -> ParsedSchema:
         raise InvalidSchemaError("a JSON schema must be an object or a boolean")
     if isinstance(root, dict) and not isinstance(root.get("$schema", ""), str):
         raise InvalidSchemaError("$schema must be a string")
-    check_lists(root)
+    draft = validator_for(root, default=Draft7Validator)
+    check_lists(root, _DISTINCT | {"enum"} if draft is Draft4Validator else _DISTINCT)
     try:
-        draft = validator_for(root, default=Draft7Validator)
         (Draft7Validator if draft is Draft3Validator else draft).check_schema(root)
     except SchemaError as error:
         raise InvalidSchemaError(f"{error.message[:500]} at {error.json_path[:500]}") from None
@@ -63,12 +64,13 @@ def parse(source: Source) -> ParsedSchema:
     return ParsedSchema(source, canonical, canonical, model, compact(root, is_sorted=True))
 
 
-def check_lists(root: Any) -> None:
-    """Raise InvalidSchemaError for a list of elements of different kinds that takes too long to check."""
+def check_lists(root: Any, distinct: Container[str]) -> None:
+    """Raise InvalidSchemaError for a list of elements of different kinds that takes too long to check. ``distinct`` are
+    the keywords whose lists are checked for equal elements."""
     for one in objects_in(root):
         for name, value in one.items():
             inner = value.values() if name in _DISTINCT_INSIDE and isinstance(value, dict) else ()
-            if any(map(is_long_mixture, (value,) if name in _DISTINCT else inner)):
+            if any(map(is_long_mixture, (value,) if name in distinct else inner)):
                 raise InvalidSchemaError(f"{name} has a list of more than {MAX_MIXED} elements of different kinds")
 
 

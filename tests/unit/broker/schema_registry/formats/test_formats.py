@@ -259,6 +259,22 @@ def test_long_lists_of_a_json_schema_are_checked_in_bounded_time(node: Any) -> N
     assert process_time() - began < 1
 
 
+@pytest.mark.parametrize(
+    "draft",
+    [
+        "http://json-schema.org/draft-06/schema#",
+        "http://json-schema.org/draft-07/schema#",
+        "https://json-schema.org/draft/2019-09/schema",
+        "https://json-schema.org/draft/2020-12/schema",
+        None,
+    ],
+)
+def test_a_long_enum_may_have_null(draft: str | None) -> None:
+    """Only in draft 4 are its elements compared with each other."""
+    node = {"enum": [*map(str, range(2_000)), None], **({} if draft is None else {"$schema": draft})}
+    assert json.loads(json_schema(node).canonical) == node
+
+
 def test_anchors_of_a_json_schema_are_found_in_bounded_time() -> None:
     """The whole document was searched for each reference."""
     began = process_time()
