@@ -37,8 +37,9 @@ MAX_PROTOC_BYTES = 2 << 30
 _PROTOC = f"""
 import resource, sys
 from grpc_tools import protoc
-resource.setrlimit(resource.RLIMIT_AS, ({MAX_PROTOC_BYTES}, {MAX_PROTOC_BYTES}))
-resource.setrlimit(resource.RLIMIT_FSIZE, ({MAX_DESCRIPTOR_BYTES}, {MAX_DESCRIPTOR_BYTES}))
+for kind, most in (resource.RLIMIT_AS, {MAX_PROTOC_BYTES}), (resource.RLIMIT_FSIZE, {MAX_DESCRIPTOR_BYTES}):
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 sys.exit(protoc.main(["protoc", *sys.argv[1:]]))
 """
 _LOG_LINE = re.compile(r"WARNING: All log|[IWEF]\d{4} ")

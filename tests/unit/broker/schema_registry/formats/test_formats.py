@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import resource
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from time import process_time
@@ -18,7 +21,13 @@ from tidelog.broker.schema_registry.formats import avro as avro_format
 from tidelog.broker.schema_registry.formats import proto_text
 from tidelog.broker.schema_registry.formats.formats import ParsedSchemas, parse, reading_faults
 from tidelog.broker.schema_registry.formats.json_schema import Documents
-from tidelog.broker.schema_registry.formats.protobuf import reason_of, safe_name
+from tidelog.broker.schema_registry.formats.protobuf import (
+    _PROTOC,
+    MAX_DESCRIPTOR_BYTES,
+    MAX_PROTOC_BYTES,
+    reason_of,
+    safe_name,
+)
 from tidelog.broker.schema_registry.formats.schema import MAX_DEPTH, InvalidSchemaError, ParsedSchema, Source
 
 DEEP = "[" * 100_000
@@ -459,6 +468,20 @@ def test_a_compiled_protobuf_schema_is_bounded() -> None:
     fields = " ".join(f"A a{n} = {n + 1};" for n in range(1_000))
     with pytest.raises(InvalidSchemaError, match="File too large"):
         parse(Source("PROTOBUF", f'syntax = "proto3"; message {"N" * 20_000} {{ message A {{}} {fields} }}'))
+
+
+@pytest.mark.parametrize("limit", [resource.RLIMIT_AS, resource.RLIMIT_FSIZE], ids=["memory", "file size"])
+def test_protoc_runs_below_lower_limits_of_the_broker(limit: int) -> None:
+    """A process without privileges cannot raise a limit: every Protobuf schema was refused with a traceback."""
+    most = {resource.RLIMIT_AS: MAX_PROTOC_BYTES, resource.RLIMIT_FSIZE: MAX_DESCRIPTOR_BYTES}[limit] - 1
+    done = subprocess.run(
+        [sys.executable, "-c", _PROTOC, "--version"],
+        preexec_fn=lambda: resource.setrlimit(limit, (most, most)),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"libprotoc" in done.stdout
 
 
 def contradictory_descriptors() -> Iterator[bytes]:
