@@ -57,7 +57,7 @@ class AdminInterface(NamedTuple):
             if response.status == UNAUTHORIZED:
                 raise ClientError(self._explain_refusal(security))
             return response.status, json.loads(response.read())
-        except (HTTPException, ValueError, BrokenPipeError) as error:
+        except (HTTPException, ValueError, RecursionError, BrokenPipeError) as error:
             where = f"{self.host}:{self.port}"
             raise ClientError(f"the admin interface at {where} sent no valid response: {error}") from error
         finally:

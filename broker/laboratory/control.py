@@ -57,7 +57,7 @@ class Control:
         """Execute the command of one line. Returns what ``answer`` returns, also for a line that is not JSON."""
         try:
             command = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return {"error": f"the line is not JSON: {error}"}
         if not isinstance(command, dict):
             return {"error": "the line is not a JSON object"}

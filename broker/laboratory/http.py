@@ -78,7 +78,7 @@ class Commands:
         """Execute the command of the path with the fields of the body."""
         try:
             fields = json.loads(await request.read() or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             fields = None
         if not isinstance(fields, dict):
             return respond({"error": "the body is not a JSON object"})

@@ -134,7 +134,7 @@ class Manifest:
             return _require_types(cls(topics=topics, files=files, dead_letters=letters, earlier=earlier, **raw))
         except KeyError as error:
             raise JobError(f"{path} is not a manifest of a Tidelog export: {error} is missing") from error
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise JobError(f"{path} is not a manifest of a Tidelog export: {error}") from error
 
     def offsets(self) -> dict[str, dict[int, int]]:

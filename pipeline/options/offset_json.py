@@ -34,7 +34,7 @@ def from_json(text: str, option: str = "offsets", *, smallest: int = EARLIEST) -
             str(topic): {int(number): _integer(offset) for number, offset in partitions.items()}
             for topic, partitions in parsed.items()
         }
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise OptionError(f'{option}={text}: expected JSON such as {{"topic":{{"0":123,"1":-1}}}}') from None
     for topic, partitions in offsets.items():
         for partition, offset in partitions.items():

@@ -311,7 +311,7 @@ def _parse_assignment(text: str) -> TopicChoice:
     try:
         parsed = json.loads(text)
         partitions = tuple((str(topic), int(number)) for topic, numbers in parsed.items() for number in numbers)
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         partitions = ()
     if not partitions:
         raise OptionError(f'assign={text}: expected JSON such as {{"topicA":[0,1],"topicB":[2,4]}}')

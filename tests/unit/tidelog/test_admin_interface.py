@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from tidelog import find
 from tidelog.admin_interface import AdminInterface, ask_admin_address
 from tidelog.cli import main
+from tidelog.client import ClientError
 from tidelog.client.cluster import Cluster
+from tidelog.client.security import Security
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -83,6 +86,25 @@ def test_the_timeout_ends_the_wait_for_a_silent_interface() -> None:
         client = find.Tidelog(admin=f"127.0.0.1:{server.getsockname()[1]}", timeout_s=0.1)
         with pytest.raises(TimeoutError):
             next(client.find("orders", key="1"))
+
+
+@pytest.mark.parametrize("body", [b"", b"no", b"[" * 60_000], ids=["empty", "no JSON", "nested"])
+def test_an_answer_that_is_not_json_is_an_error_of_the_client(body: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        interface = AdminInterface("127.0.0.1", port, is_encrypted=False)
+        with pytest.raises(ClientError, match=f"the admin interface at 127.0.0.1:{port} sent no valid response"):
+            interface.ask(Security({}), "GET", "/", 10.0)
+        thread.join(10.0)
 
 
 def test_the_address_is_asked_again_after_a_restart_of_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from tidelog.client.sasl.bearer import (
     ENCODING_KEY,
     HANDLER_KEY,
     ID_KEY,
+    MAX_BYTES,
     SCOPE_KEY,
     SECRET_KEY,
     URL_KEY,
@@ -60,7 +61,7 @@ class Issuer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}/token"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -115,12 +116,27 @@ def test_name_and_secret_may_stand_in_the_jaas_text(issuer: Issuer) -> None:
         b'{"access_token": ""}',
         b'{"access_token": "a\\u0001b"}',
         b"\xff",
+        b"[" * 60_000,
+        b'{"access_token": "a"}' + b" " * 65_536,
     ],
+    ids=["empty", "no field", "array", "null", "number", "empty token", "control", "not UTF-8", "nested", "too long"],
 )
 def test_an_answer_without_a_token_says_so(issuer: Issuer, answer: bytes) -> None:
     issuer.answer = answer
     with pytest.raises(ClientError, match="gives no token"):
         read(**CLIENT, **{URL_KEY: issuer.url}).fetch_token()
+
+
+@pytest.mark.parametrize("size", [MAX_BYTES, MAX_BYTES + 1])
+def test_a_token_is_sent_whole_or_not_at_all(tmp_path: Path, size: int) -> None:
+    file = tmp_path / "token"
+    file.write_text("a" * size)
+    credentials = read(**{URL_KEY: file.as_uri()})
+    if size <= MAX_BYTES:
+        assert credentials.fetch_token() == "a" * size
+    else:
+        with pytest.raises(ClientError, match="gives no token: more than 65536 bytes"):
+            credentials.fetch_token()
 
 
 def test_an_issuer_that_does_not_speak_http_is_reported(issuer: Issuer) -> None:

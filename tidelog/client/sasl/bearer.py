@@ -10,8 +10,9 @@ sasl.oauthbearer.header.urlencode                      true: id and secret are e
                                                        header, as RFC 6749 wants it; Kafka's default is false
 sasl.login.callback.handler.class                      optional: only Kafka's OAuthBearerLoginCallbackHandler
 sasl.jaas.config                                       Kafka's OAuthBearerLoginModule: clientId, clientSecret and scope
-                                                       are used if the keys above are missing;
-                                                       ssl.truststore.location (PEM): trusted certificates of the issuer
+                                                       are used if the keys above are missing. Only here, not as a
+                                                       property: ssl.truststore.location, a PEM file of certificates
+                                                       that are trusted for the issuer
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from tidelog.client.trust import build_context, read_trusted
 from tidelog.client.wire import ClientError, SettingsError
@@ -40,9 +41,9 @@ ENCODING_KEY = "sasl.oauthbearer.header.urlencode"
 HANDLER_KEY = "sasl.login.callback.handler.class"
 HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 KEYS = frozenset({URL_KEY, ID_KEY, SECRET_KEY, SCOPE_KEY, ENCODING_KEY, HANDLER_KEY})
-"""Keys of this mechanism alone; ``credentials`` adds those that all mechanisms share."""
+"""Keys that only this mechanism has; ``credentials.KEYS`` has those of all mechanisms."""
 MAX_BYTES = 64 * 1024
-"""Bytes that are read of a file or response; a longer one is not read to its end."""
+"""Limit of a token file or an issuer's response. A longer one gives no token."""
 TIMEOUT_S = 10.0
 _TOKEN = re.compile(r"[-_.a-zA-Z0-9]+")
 
@@ -67,7 +68,7 @@ class BearerCredentials:
         """Fetch the token for one login. Raises ClientError, whose message has neither token nor secret."""
         try:
             text = self._read_file() if self.url.startswith("file:") else self._ask()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ClientError(f"{self.url} gives no token: {error}") from error
         if not _TOKEN.fullmatch(text):
             raise ClientError(f"{self.url} gives no token: its content is not a token")
@@ -77,20 +78,20 @@ class BearerCredentials:
         """Read the token from a file. Raises OSError, ValueError."""
         from urllib.parse import unquote, urlsplit
 
-        with open(unquote(urlsplit(self.url).path), encoding="ascii") as file:
-            return file.read(MAX_BYTES).strip()
+        with open(unquote(urlsplit(self.url).path), "rb") as file:
+            return _read_limited(file).decode("ascii").strip()
 
     def _ask(self) -> str:
         """Ask the issuer for a token; return an empty text if the response has none.
 
-        Raises ClientError, OSError, ValueError.
+        Raises ClientError, OSError, ValueError, RecursionError.
         """
         from http.client import HTTPException
         from urllib.error import HTTPError
 
         try:
             with self._opener().open(self._request(), timeout=TIMEOUT_S) as response:
-                answer = json.loads(response.read(MAX_BYTES))
+                answer = json.loads(_read_limited(response))
         except HTTPError as error:
             error.close()
             raise
@@ -127,6 +128,14 @@ class BearerCredentials:
         encrypted = HTTPSHandler(context=self.context())
         proxies = ProxyHandler({kind: proxy for kind, proxy in getproxies().items() if kind == "https"})
         return build_opener(encrypted, proxies, NoRedirects())
+
+
+def _read_limited(file: IO[bytes]) -> bytes:
+    """Read a file or response to its end. Raises ValueError above MAX_BYTES, OSError."""
+    data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES} bytes")
+    return data
 
 
 def read_bearer_credentials(properties: Mapping[str, str], options: Mapping[str, str]) -> BearerCredentials:

@@ -117,16 +117,18 @@ def test_commands_come_line_by_line_until_the_other_end_closes(laboratory: Labor
         served = asyncio.create_task(Control(laboratory).serve(theirs))
         reader, writer = await asyncio.open_connection(sock=ours)
         answers = []
-        for command in (b'{"command": "disk", "is_full": true}\n', b"disk full\n", b"[]\n", b'{"command": "time"}\n'):
-            writer.write(command)
+        disk, nested = b'{"command": "disk", "is_full": true}', b"[" * 60_000
+        for line in (disk, b"disk full", nested, b"[]", b'{"command": "time"}'):
+            writer.write(line + b"\n")
             answers.append(json.loads(await asyncio.wait_for(reader.readline(), 10)))
         writer.close()
         await served
         return answers
 
-    done, refused, no_object, time = asyncio.run(talk())
+    done, refused, nested, no_object, time = asyncio.run(talk())
     assert done == {"result": None}
     assert "not JSON" in str(refused["error"])
+    assert "not JSON" in str(nested["error"])
     assert "not a JSON object" in str(no_object["error"])
     assert laboratory.disk.is_full
     assert isinstance(time["result"], int)

@@ -78,6 +78,7 @@ async def test_an_error_of_a_command_is_a_bad_request(tmp_path: Path) -> None:
         (400, {"data": b"[1]", "headers": {"Content-Type": "application/json"}}),
         (400, {"data": b"{", "headers": {"Content-Type": "application/json"}}),
         (400, {"data": b"\xff", "headers": {"Content-Type": "application/json"}}),
+        (400, {"data": b"[" * 60_000, "headers": {"Content-Type": "application/json"}}),
         (413, {"data": b" " * 70_000, "headers": {"Content-Type": "application/json"}}),
         (415, {"data": b'{"ms": 5}', "headers": {"Content-Type": "text/plain"}}),
         (415, {"data": {"ms": "5"}}),

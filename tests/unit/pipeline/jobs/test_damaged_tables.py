@@ -144,6 +144,11 @@ def test_a_value_of_another_type_is_named(change: dict[str, Any], message: str) 
         Manifest.from_json(json.dumps(raw), "PATH")
 
 
+def test_nested_json_is_no_manifest() -> None:
+    with pytest.raises(JobError, match="PATH is not a manifest of a Tidelog export"):
+        Manifest.from_json("[" * 60_000, "PATH")
+
+
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_damaged_data_file_is_reported_by_the_audit(table: Table, mode: str, content: bytes | None) -> None:

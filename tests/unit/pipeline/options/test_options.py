@@ -83,6 +83,7 @@ class TestPrecedence:
          "found subscribe and assign"),
         ({}, "expected exactly one of the options subscribe, assign, subscribePattern, found none"),
         ({"subscribe": " , "}, "subscribe= , : expected topics"),
+        ({"assign": "[" * 60_000}, "[: expected JSON such as"),
         ({"assign": "[1]"}, "assign=[1]: expected JSON such as"),
         ({"subscribePattern": "("}, "subscribePattern=(: expected a regular expression"),
         ({"subscribe": "a", "path": " "}, "option path is missing"),
@@ -146,7 +147,9 @@ def test_offsets_are_written_as_spark_writes_them() -> None:
     text = to_json({"b": {1: 5, 0: -1}, "a": {10: 2, 2: -2}})
     assert text == '{"a":{"2":-2,"10":2},"b":{"0":-1,"1":5}}'
     assert from_json(text) == {"a": {2: -2, 10: 2}, "b": {0: -1, 1: 5}}
-    for wrong in ("", "[]", '{"a":1}', '{"a":{"x":1}}', '{"a":{"0":"1"}}', '{"a":{"0":true}}', '{"a":{"-1":0}}'):
+    nested = '{"a":' * 60_000
+    types = ("", "[]", nested, '{"a":1}', '{"a":{"x":1}}', '{"a":{"0":"1"}}', '{"a":{"0":true}}')
+    for wrong in (*types, '{"a":{"-1":0}}'):
         with pytest.raises(OptionError):
             from_json(wrong)
 
