@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tidelog.console.values import clip
-from tidelog.console.view import Page
+from tidelog.console.view import MAX_ROWS, Page
 
 TEMPLATES = Path(__file__).with_name("templates")
 STATIC = Path(__file__).with_name("static")
@@ -40,7 +40,9 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"link": link, "points": chart_points, "width": CHART_WIDTH, "height": CHART_HEIGHT}
+    made.globals |= {
+        "link": link, "points": chart_points, "width": CHART_WIDTH, "height": CHART_HEIGHT, "max_rows": MAX_ROWS,
+    }  # fmt: skip
     made.filters |= {
         "size": format_size, "number": format_number, "moment": format_moment, "name": format_name,
         "duration": format_duration,

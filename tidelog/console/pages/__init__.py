@@ -45,6 +45,6 @@ TABLE = {
     "/console/configuration": Entry(configuration.configuration_page, ("find", "set", "start")),
     "/console/access": Entry(access.access_page, ("start",)),
     "/console/clients": Entry(clients.list_page, ("find", "start")),
-    "/console/client": Entry(clients.client_page, ("id",)),
+    "/console/client": Entry(clients.client_page, ("id", "start")),
 }
 """Path of a route -> its page."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidelog.client.admin.acls import Acl, list_acls
 from tidelog.client.admin.quotas import list_quotas
 from tidelog.client.admin.users import list_credentials
-from tidelog.console.view import MAX_ROWS, Page, View, ask_for, slice_from
+from tidelog.console.view import Page, View, ask_for, slice_from
 
 
 def access_page(view: View) -> Page:
@@ -17,7 +17,7 @@ def access_page(view: View) -> Page:
         "acls": acls,
         "rows": rows,
         "next": following,
-        "users": ask_for(lambda: list_credentials(view.cluster)[:MAX_ROWS]),
-        "quotas": ask_for(lambda: list_quotas(view.cluster, {})[:MAX_ROWS]),
+        "users": ask_for(lambda: list_credentials(view.cluster)),
+        "quotas": ask_for(lambda: list_quotas(view.cluster, {})),
     }
     return Page("access.html", "Users, ACLs and quotas", values)

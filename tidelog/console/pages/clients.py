@@ -1,49 +1,56 @@
-"""The pages of connected clients: all of them, and one with its connections and quotas."""
+"""The pages of clients: all connections to this broker, and those of one client id with the quotas that may apply."""
 
 from __future__ import annotations
 
 from tidelog.broker.metrics.clients import ConnectedClient
 from tidelog.client.admin.quotas import Quota, list_quotas
-from tidelog.console.view import MAX_ROWS, Page, View, ask_for, slice_from
+from tidelog.console.view import Page, View, ask_for, slice_from
 from tidelog.protocol.api_keys import ApiKey
 
 MAX_CONNECTIONS = 2_000
-"""Limit of the connections that are listed, as more would block the loop."""
+"""Connections that a page looks at, whatever it searches for: listing more would block the loop. A page says so if the
+broker has more."""
 
 
 def list_page(view: View) -> Page:
-    """Build the model of the page of all connections."""
+    """Build the model of the page of connections whose client id or address contains the parameter ``find``."""
     wanted, listed = view.text("find"), list_connected(view)
     found = [one for one in listed if wanted in (one.client_id or "") or wanted in one.host]
     rows, following = slice_from(found, view.number("start") or 0)
     values = {
         "section": "clients", "rows": rows, "next": following, "find": wanted, "count": len(found),
-        "listed": len(listed), "open": view.sender.run_in_loop(view.sender.broker.clients.count), "api_name": api_name,
+        "listed": len(listed), "open": count_open(view), "api_name": api_name,
     }  # fmt: skip
     return Page("clients.html", "Clients", values)
 
 
 def client_page(view: View) -> Page:
-    """Build the model of one client's page, by its client id."""
-    name = view.parameters.get("id", "")
-    found = [one for one in list_connected(view) if (one.client_id or "") == name]
-    quotas = ask_for(lambda: [quota for quota in list_quotas(view.cluster, {}) if applies(quota, name, found)])
+    """Build the model of the page of one client id; an empty one is that of connections without a client id."""
+    name, listed = view.parameters.get("id", ""), list_connected(view)
+    found = [one for one in listed if (one.client_id or "") == name]
+    rows, following = slice_from(found, view.number("start") or 0)
+    quotas = ask_for(lambda: [quota for quota in list_quotas(view.cluster, {}) if may_apply(quota, name, found)])
     values = {
-        "section": "clients", "client_id": name, "rows": found[:MAX_ROWS], "count": len(found), "quotas": quotas,
-        "api_name": api_name,
+        "section": "clients", "client_id": name, "rows": rows, "next": following, "count": len(found),
+        "listed": len(listed), "open": count_open(view), "quotas": quotas, "api_name": api_name,
     }  # fmt: skip
     return Page("client.html", f"Client {name}", values)
 
 
+def count_open(view: View) -> int:
+    """Return the number of all open connections of the broker."""
+    return view.sender.run_in_loop(view.sender.broker.clients.count)
+
+
 def list_connected(view: View) -> list[ConnectedClient]:
-    """List up to MAX_CONNECTIONS connections, sorted by client id and address."""
+    """List up to MAX_CONNECTIONS connections, sorted by client id, address and the time since the last request."""
     found = view.sender.run_in_loop(lambda: view.sender.broker.clients.list(MAX_CONNECTIONS))
     return sorted(found, key=lambda one: (one.client_id or "", one.host, one.idle_ms))
 
 
-def applies(quota: Quota, client_id: str, connections: list[ConnectedClient]) -> bool:
-    """Return whether a quota may apply to this client, by id, user or address, or as the default of one of them. A
-    more specific quota overrides it (``tidelog.broker.quota.quotas``)."""
+def may_apply(quota: Quota, client_id: str, connections: list[ConnectedClient]) -> bool:
+    """Return whether a quota may apply to this client id, or to a user or an address of its connections, by name or as
+    a default. Not all of them do: a more specific quota overrides others (``tidelog.broker.quota.quotas``)."""
     users = {one.principal.partition(":")[2] for one in connections}
     hosts = {one.host for one in connections}
     own = {"client-id": {client_id}, "user": users, "ip": hosts}
@@ -51,7 +58,7 @@ def applies(quota: Quota, client_id: str, connections: list[ConnectedClient]) ->
 
 
 def api_name(key: int) -> str:
-    """Return Kafka's name of an API; a dash for a connection without requests so far."""
+    """Return Kafka's name of an API; a dash for an unknown key, as a connection has before its first request."""
     try:
         return "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
     except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog.client.admin.groups import CLASSIC, CONSUMER, SHARE, STREAMS, describe_group, list_groups
-from tidelog.console.view import MAX_ROWS, Page, View, list_after, slice_from
+from tidelog.console.view import Page, View, list_after, slice_from
 
 TYPES = (CLASSIC, CONSUMER, SHARE, STREAMS)
 MAX_ASSIGNED = 20
@@ -30,6 +30,6 @@ def group_page(view: View) -> Page:
     values = {
         "section": "groups", "group": group, "rows": rows, "next": following, "lags": view.history.lags(name),
         "lags_are_partial": view.history.is_partial(name),
-        "members": group.members[:MAX_ROWS], "max_assigned": MAX_ASSIGNED,
+        "max_assigned": MAX_ASSIGNED,
     }  # fmt: skip
     return Page("group.html", f"Group {name}", values)

@@ -136,8 +136,9 @@ def models(text: str) -> Iterator[Page]:
         "rows": [Acl("topic", text, "prefixed", text, text, "read", "allow")]})  # fmt: skip
     yield Page("clients.html", text, {"section": "clients", "rows": [client], "next": 100, "find": text, "count": 1,
                                       "listed": 1, "open": 2, **api})  # fmt: skip
-    yield Page("client.html", text, {"section": "clients", "client_id": text, "rows": [client], "count": 1,
-                                     "quotas": Part([quota], None), **api})  # fmt: skip
+    yield Page("client.html", text, {"section": "clients", "client_id": text, "rows": [client], "next": 100,
+                                     "count": 1, "listed": 1, "open": 2, "quotas": Part([quota], None),
+                                     **api})  # fmt: skip
 
 
 def coordinator_models(text: str) -> Iterator[Page]:
@@ -149,7 +150,7 @@ def coordinator_models(text: str) -> Iterator[Page]:
         "partial": {text}, "find": text, "type": text, "types": GROUP_TYPES})  # fmt: skip
     yield Page("group.html", text, {"section": "groups", "group": group, "rows": group.partitions, "next": 100,
                                     "lags": [1, 2], "lags_are_partial": True,
-                                    "members": group.members, "max_assigned": 20})  # fmt: skip
+                                    "max_assigned": 20})  # fmt: skip
     yield Page("transactions.html", text, {
         "section": "transactions", "find": text,
         "listing": Listing([ListedTransaction(text, 1, "Ongoing")], text)})  # fmt: skip

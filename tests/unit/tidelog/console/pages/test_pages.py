@@ -12,7 +12,7 @@ from tests.unit.tidelog.test_client_retries import Scripted
 from tidelog.broker.metrics.clients import ConnectedClient
 from tidelog.client.admin.acls import Acl
 from tidelog.client.admin.configs import ConfigEntry
-from tidelog.client.admin.groups import Group, ListedGroup, PartitionLag, describe_group
+from tidelog.client.admin.groups import Group, ListedGroup, Member, PartitionLag, describe_group
 from tidelog.client.admin.quotas import Quota
 from tidelog.client.admin.transactions import ListedTransaction, Transaction
 from tidelog.client.admin.users import Credential
@@ -103,7 +103,9 @@ def test_a_part_of_the_access_page_that_is_refused_says_so(monkeypatch: pytest.M
     monkeypatch.setattr(access, "list_acls", refuse)
     values = access.access_page(view()).values
     assert values["acls"].error == "acls: not allowed"
-    assert len(values["users"].value) == MAX_ROWS
+    text = render(access.access_page(view()))
+    assert text.count("user-") == MAX_ROWS
+    assert "200 users, of which the first 100 are shown." in text
 
 
 def test_a_client_has_its_connections_and_the_quotas_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,8 +163,40 @@ def test_more_connections_than_are_listed_are_counted(monkeypatch: pytest.Monkey
     page = overview.overview(view(log_manager=None, metadata=SimpleNamespace(topics={})))
     assert page.values["connections"] == many
     assert "2,000 connections; of 12,000 open connections 2,000 are listed." in render(clients.list_page(view()))
+    answer(monkeypatch, clients, list_quotas=[])
+    one_client = render(clients.client_page(view({"id": "app"})))
+    assert "Of 12,000 open connections 2,000 were looked at: this client may have more." in one_client
     monkeypatch.undo()
+    answer(monkeypatch, clients, list_quotas=[])
     assert "<p>3 connections.</p>" in render(clients.list_page(view()))
+    assert "looked at" not in render(clients.client_page(view({"id": "app"})))
+
+
+def test_connections_of_one_client_are_shown_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = [f"10.0.1.{number:03}" for number in range(MAX_ROWS + 1)]
+    found = [ConnectedClient("app", "User:ann", address, "PLAINTEXT", 1, 17, 5.0) for address in addresses]
+    monkeypatch.setattr(f"{__name__}.CLIENTS", found)
+    answer(monkeypatch, clients, list_quotas=[])
+    first, second = (clients.client_page(view({"id": "app", **start})) for start in ({}, {"start": str(MAX_ROWS)}))
+    assert (first.values["rows"], second.values["rows"]) == (found[:MAX_ROWS], found[MAX_ROWS:])
+    assert f"/console/client?id=app&amp;start={MAX_ROWS}" in render(first)
+    assert "Next page" not in render(second)
+
+
+def test_lists_that_are_cut_say_how_long_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = MAX_ROWS + 1
+    quotas = [Quota({"user": f"user-{number}"}, {"producer_byte_rate": 1.0}) for number in range(many)]
+    users = [ConnectedClient("app", f"User:user-{number}", "h", "P", 1, 17, 5.0) for number in range(many)]
+    members = [Member(f"m-{number}", "c", "h", [], []) for number in range(many)]
+    monkeypatch.setattr(f"{__name__}.CLIENTS", users)
+    answer(monkeypatch, clients, list_quotas=quotas)
+    answer(monkeypatch, access, list_credentials=[], list_acls=[], list_quotas=quotas)
+    answer(monkeypatch, groups, describe_group=Group("g", "consumer", "Stable", "", members, []))
+    assert "101 quotas, of which the first 100 are shown." in render(clients.client_page(view({"id": "app"})))
+    assert "101 quotas, of which the first 100 are shown." in render(access.access_page(view()))
+    assert "101 members, of which the first 100 are shown." in render(groups.group_page(view({"id": "g"})))
+    answer(monkeypatch, groups, describe_group=Group("g", "consumer", "Stable", "", members[1:], []))
+    assert "of which the first" not in render(groups.group_page(view({"id": "g"})))
 
 
 def test_the_first_page_shows_failures(monkeypatch: pytest.MonkeyPatch) -> None:
