@@ -7,7 +7,7 @@ Records and offsets of partitions that another broker leads are requested from i
 (``LeaderClient``). This broker's authorizer must allow the request to the caller first.
 
 With this client, the console uses the same functions of ``tidelog.client.admin`` as the command line. A request that
-takes longer than the timeout is abandoned, and the next request gets a new connection.
+takes longer than TIMEOUT_S is abandoned, and the next request gets a new connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidelog.broker.requests.route import Answer, Pending
 from tidelog.broker.security.principal import Principal
 from tidelog.client.cluster import Address, Cluster
 from tidelog.client.connection import Client, ClientError
-from tidelog.client.wire import LENGTH, Wire
+from tidelog.client.wire import LENGTH, Wire, explain_os_error
 from tidelog.protocol.acl import AclOperation, ResourceType
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
@@ -43,14 +43,18 @@ from tidelog.protocol.errors import (
 from tidelog.protocol.messages.fetch import FetchRequest, FetchTopic
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from tidelog.protocol.schema.fields import Message
+from tidelog.protocol.schema.fields import EncodeError, Message
 from tidelog.protocol.transferable import TransferableRecords, release_slices
 from tidelog.protocol.types import Part
 
 TIMEOUT_S = 10.0
+"""The longest wait of a page for the loop thread, in seconds."""
 HERE = "this broker"
-ELSEWHERE = "the broker at {} knows this: ask its console"
+"""The address of the broker of this process, where a client has HOST:PORT of another one."""
+OTHER_CONSOLE = "only the broker at {} can answer this: open the console of that broker"
+"""Error of a request that is not about partitions, and that this broker cannot answer; with the other's address."""
 NEWEST = 2**15 - 1
+"""Version without an upper limit."""
 
 _Response = TypeVar("_Response", bound=Message)
 T = TypeVar("T")
@@ -77,7 +81,8 @@ class RequestSender:
         return context
 
     def ask(self, context: RequestContext, frame: bytes) -> bytes:
-        """Send one request to the loop thread and wait for the response. Raises ClientError."""
+        """Send one request to the loop thread and wait for the response. Raises ClientError: the broker refuses the
+        request or does not answer, or a log cannot be read."""
         answered: Future[Frame] = Future()
         self.broker.loop.call_soon_threadsafe(self._dispatch, context, frame, answered)
         answer = wait_for(answered, release_slices)
@@ -86,14 +91,15 @@ class RequestSender:
         return read_frame(answer)
 
     def run_in_loop(self, work: Callable[[], T]) -> T:
-        """Call ``work`` in the loop thread, where it must be short, and return its result. Raises its errors."""
+        """Call ``work`` in the loop thread, where it must be short, and return its result. Raises its errors, and
+        ClientError after TIMEOUT_S."""
         return wait_for(asyncio.run_coroutine_threadsafe(self._work(work), self.broker.loop))
 
     def ask_leader(
         self, node_id: int, request: LeaderRequest, response_type: type[_Response], highest: int
     ) -> _Response:
-        """Send a request to another broker, if the caller is allowed to. Raises ClientError,
-        TopicAuthorizationFailedError."""
+        """Send a request to another broker, if the caller is allowed to. Raises ClientError if there is no answer;
+        TopicAuthorizationFailedError and other KafkaErrors."""
         answered: Future[_Response] = Future()
 
         def ask() -> None:
@@ -161,7 +167,10 @@ class LocalClient(Client):
 
     def post(self, request: Message, version: int) -> None:
         """Send a request in this version, and keep the response. Raises ClientError."""
-        frame = b"".join(self._wire.encode(request, version))[LENGTH.size :]
+        try:
+            frame = b"".join(self._wire.encode(request, version))[LENGTH.size :]
+        except EncodeError as error:
+            raise ClientError(str(error)) from error
         try:
             self._answers.append(self._sender.ask(self._context, frame))
         except BaseException:
@@ -169,7 +178,7 @@ class LocalClient(Client):
             raise
 
     def answer(self, response_type: type[_Response]) -> _Response:
-        """Decode the response to the oldest request in flight. Raises ClientError."""
+        """Decode the response to the oldest request in flight. Raises ClientError; InvalidRequestError if malformed."""
         return self._wire.decode(self._answers.popleft(), response_type)
 
 
@@ -192,13 +201,13 @@ class LeaderClient(Client):
     def send(self, request: Message, response_type: type[_Response], version: int) -> _Response:
         """Send a Fetch or ListOffsets, in this version or an older one. Raises ClientError, KafkaError."""
         if not isinstance(request, FetchRequest | ListOffsetsRequest):
-            raise ClientError(ELSEWHERE.format(self.bootstrap))
+            raise ClientError(OTHER_CONSOLE.format(self.bootstrap))
         return self._sender.ask_leader(self._node_id, request, response_type, version)
 
 
 class LocalCluster(Cluster):
-    """The broker of this process, and other brokers as leaders of partitions. The groups of another broker are shown by
-    its own console."""
+    """The broker of this process, and other brokers as leaders of partitions. A group or transactional id is shown only
+    by the console of its coordinator."""
 
     def __init__(self, sender: RequestSender) -> None:
         self._nodes: dict[Address, int] = {}
@@ -213,7 +222,7 @@ class LocalCluster(Cluster):
         """Return this broker if it coordinates the group or transactional id. Raises ClientError, KafkaError."""
         client = super().coordinator(key, key_type)
         if isinstance(client, LeaderClient):
-            raise ClientError(ELSEWHERE.format(client.bootstrap))
+            raise ClientError(OTHER_CONSOLE.format(client.bootstrap))
         return client
 
     def _own_address(self) -> Address:
@@ -237,13 +246,16 @@ class LocalCluster(Cluster):
         raise ClientError(f"there is no broker at {server} any more: try again")
 
 
-def wait_for(done: Future[T], drop: Callable[[T], object] | None = None) -> T:
-    """Wait up to TIMEOUT_S for the result; ``drop`` gets a late one. Raises ClientError, and the errors of the work."""
+def wait_for(done: Future[T], discard: Callable[[T], object] | None = None) -> T:
+    """Return the result of work in the loop thread. Raises the errors of the work, and ClientError after TIMEOUT_S.
+
+    ``discard`` is called with a result that arrives as the wait ends, so that it can close its files.
+    """
     try:
         return done.result(TIMEOUT_S)
     except TimeoutError:
-        if not done.cancel() and drop is not None:
-            drop(done.result())
+        if not done.cancel() and discard is not None:
+            discard(done.result())
         raise ClientError(f"the broker has not answered within {TIMEOUT_S:.0f} s") from None
 
 
@@ -264,7 +276,8 @@ def _complete(answered: Future[Frame], answer: Frame) -> None:
 
 
 def read_frame(answer: bytes | list[Part]) -> bytes:
-    """Return the bytes of a response without the length; parts in files are read, and the files released."""
+    """Return the bytes of a response without the length; parts in files are read, and the files released. Raises
+    ClientError if a file cannot be read."""
     if isinstance(answer, bytes):
         return answer[LENGTH.size :]
     try:
@@ -274,10 +287,13 @@ def read_frame(answer: bytes | list[Part]) -> bytes:
 
 
 def read_part(part: Part) -> bytes:
-    """Read the bytes of a part. Raises ClientError if its file was truncated."""
+    """Read the bytes of a part. Raises ClientError if its file was truncated or cannot be read."""
     if not isinstance(part, TransferableRecords):
         return bytes(part)
-    found = os.pread(part.file.fileno(), part.size, part.position)
+    try:
+        found = os.pread(part.file.fileno(), part.size, part.position)
+    except OSError as error:
+        raise ClientError(f"a log cannot be read: {explain_os_error(error)}") from error
     if len(found) != part.size:
         raise ClientError("a log was truncated while it was read: try again")
     return found

@@ -25,12 +25,12 @@ from tidelog.client.cluster import ask
 from tidelog.client.connection import ClientError
 from tidelog.client.records.fetcher import Fetcher
 from tidelog.console import local_client
-from tidelog.console.local_client import LeaderClient, LocalCluster, RequestSender, read_part, wait_for
+from tidelog.console.local_client import LeaderClient, LocalClient, LocalCluster, RequestSender, read_part, wait_for
 from tidelog.protocol.acl import AclOperation
 from tidelog.protocol.errors import LeaderNotAvailableError, TopicAuthorizationFailedError
 from tidelog.protocol.messages.fetch import FetchRequest, FetchTopic
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic
-from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tidelog.protocol.transferable import RetainedFile, TransferableRecords
 
 
@@ -60,6 +60,20 @@ async def test_local_requests_have_the_responses_of_a_socket(tmp_path: Path) -> 
     parts.close()
 
 
+async def test_a_request_that_cannot_be_encoded_is_an_error_of_the_client(tmp_path: Path) -> None:
+    parts = DataBroker(tmp_path)
+    broker = replace(parts.broker, loop=asyncio.get_running_loop())
+    client = LocalClient(RequestSender(broker, Dispatcher(broker), ANONYMOUS, "127.0.0.1"))
+
+    def ask() -> None:
+        with pytest.raises(ClientError, match="MetadataRequest"):
+            client.call(MetadataRequest(topics=[MetadataRequestTopic(name="x" * 40_000)]), MetadataResponse)
+        assert client.call(MetadataRequest(topics=[]), MetadataResponse).brokers, "the connection can still be used"
+
+    await asyncio.to_thread(ask)
+    parts.close()
+
+
 def test_an_answer_after_the_timeout_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_client, "TIMEOUT_S", 0.0)
     waits: Future[int] = Future()
@@ -68,12 +82,31 @@ def test_an_answer_after_the_timeout_is_dropped(monkeypatch: pytest.MonkeyPatch)
     assert waits.cancelled()
 
 
+def test_a_result_that_arrives_as_the_wait_ends_is_discarded() -> None:
+    class Late(Future[int]):
+        def result(self, timeout: float | None = None) -> int:
+            if timeout is not None:
+                self.set_result(5)
+                raise TimeoutError
+            return super().result()
+
+    discarded: list[int] = []
+    with pytest.raises(ClientError, match="not answered"):
+        wait_for(Late(), discarded.append)
+    assert discarded == [5]
+
+
 def test_a_file_that_was_cut_is_no_answer(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"0123456789")
     with (tmp_path / "log").open("rb") as file:
         assert read_part(TransferableRecords(cast(RetainedFile, file), 2, 3)) == b"234"
         with pytest.raises(ClientError, match="truncated"):
             read_part(TransferableRecords(cast(RetainedFile, file), 8, 5))
+
+
+def test_a_file_that_cannot_be_read_is_an_error_of_the_client(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file, pytest.raises(ClientError, match="a log cannot be read: Bad file"):
+        read_part(TransferableRecords(cast(RetainedFile, file), 0, 5))
 
 
 class OtherBroker:
@@ -115,7 +148,7 @@ async def test_another_broker_is_asked_only_with_the_permission_of_the_caller(
         with pytest.raises(error) if error is not None else nullcontext():
             await asyncio.to_thread(ask, client, request_, ListOffsetsResponse, 5)
         assert other.asked == ([] if error else [2])
-    with pytest.raises(ClientError, match="the broker at other:9092 knows this: ask its console"):
+    with pytest.raises(ClientError, match="only the broker at other:9092 can answer this"):
         client.send(MetadataRequest(), MetadataResponse, 1)
     parts.close()
 
