@@ -124,7 +124,8 @@ class SecuredBroker:
                 create_acls(cluster, rules)
 
     def java(self, user: str = "") -> dict[str, str]:
-        """Return the properties for Java's clients and tools, and for ``tidelog --profile``."""
+        """Return the properties for Java's clients and tools, and for ``tidelog --profile``. Raises ValueError for an
+        unknown user."""
         return self._java(user, self._security.mechanism)
 
     def _java(self, user: str, mechanism: str) -> dict[str, str]:
@@ -132,35 +133,43 @@ class SecuredBroker:
         if self._security.tls:
             found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.ca)}
         if self._security.users:
-            login = f"username={quote(user)} password={quote(self._passwords[user])}"
+            login = f"username={quote(user)} password={quote(self._password_of(user))}"
             found |= {"sasl.mechanism": mechanism, "sasl.jaas.config": f"{module_of(mechanism)} required {login};"}
         return found
 
     def librdkafka(self, user: str = "") -> dict[str, Any]:
-        """Return the configuration for clients with librdkafka, such as confluent-kafka and kcat."""
+        """Return the configuration for clients with librdkafka, such as confluent-kafka and kcat. Raises ValueError for
+        an unknown user."""
         found = {"bootstrap.servers": self.bootstrap, "security.protocol": self._security.protocol}
         if self._security.tls:
             found["ssl.ca.location"] = str(self.ca)
         if self._security.users:
             found |= {"sasl.mechanism": self._security.mechanism, "sasl.username": user}
-            found["sasl.password"] = self._passwords[user]
+            found["sasl.password"] = self._password_of(user)
         return found
 
     def kafka_python(self, user: str = "") -> dict[str, Any]:
-        """Return the keyword arguments for kafka-python's clients."""
+        """Return the keyword arguments for kafka-python's clients. Raises ValueError for an unknown user."""
         found = self._python(user)
         return found | {"ssl_cafile": str(self.ca)} if self._security.tls else found
 
     def aiokafka(self, user: str = "") -> dict[str, Any]:
-        """Return the keyword arguments for aiokafka's clients."""
+        """Return the keyword arguments for aiokafka's clients. Raises ValueError for an unknown user."""
         found = self._python(user)
         return found | {"ssl_context": ssl.create_default_context(cafile=self.ca)} if self._security.tls else found
+
+    def _password_of(self, user: str) -> str:
+        """Return a user's password. Raises ValueError."""
+        if user not in self._passwords:
+            known = ", ".join(map(repr, self._security.users))
+            raise ValueError(f"user {user!r}: expected one of those of Security(users=...): {known}")
+        return self._passwords[user]
 
     def _python(self, user: str) -> dict[str, Any]:
         found = {"bootstrap_servers": self.bootstrap, "security_protocol": self._security.protocol}
         if self._security.users:
             found |= {"sasl_mechanism": self._security.mechanism, "sasl_plain_username": user}
-            found["sasl_plain_password"] = self._passwords[user]
+            found["sasl_plain_password"] = self._password_of(user)
         return found
 
 

@@ -45,6 +45,14 @@ def test_contradictory_settings_are_refused() -> None:
             Security(**wrong)
 
 
+@pytest.mark.parametrize("name", ["java", "librdkafka", "kafka_python", "aiokafka"])
+@pytest.mark.parametrize("user", ["", "bob"])
+def test_settings_of_an_unknown_user_say_who_is_known(tmp_path: Path, name: str, user: str) -> None:
+    secured = SecuredBroker(Security(users={"ann": "a", "eve": "e"}, tls=False), tmp_path)
+    with pytest.raises(ValueError, match=rf"user '{user}': expected one of .*: 'ann', 'eve'$"):
+        getattr(secured, name)(user)
+
+
 def test_the_broker_parses_the_written_users(tmp_path: Path) -> None:
     users = {"ann": 'p "a\\ss; word', 'o\'x "y"': "x", "ä": "ü\n"}
     secured = SecuredBroker(Security(users=users, acls={}, super_users=["ann"]), tmp_path)
