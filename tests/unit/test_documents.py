@@ -60,6 +60,11 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert fragment in {anchor(heading) for heading in _HEADING.findall(path.read_text())}, target
 
 
+def test_every_picture_is_shown() -> None:
+    linked = {(page.parent / target).resolve() for page in PAGES for target in _LINK.findall(text_of(page))}
+    assert not set((ROOT / "docs/images").iterdir()) - linked
+
+
 @pytest.mark.parametrize("page", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
 def test_every_file_that_is_named_exists(page: Path) -> None:
     for name in _PATH.findall(text_of(page)):
