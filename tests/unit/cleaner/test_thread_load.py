@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 
 from tidelog.cleaner.thread_load import BUSY_SHARE, READ_INTERVAL_MS, ThreadLoad, load_of_main_thread
+
+WORK_MS = 20.0
 
 
 class Clocks:
@@ -51,13 +54,22 @@ def test_each_interval_is_measured_by_itself() -> None:
     assert seen == [False, True, False]
 
 
+def work() -> None:
+    """Use the CPU for WORK_MS in this thread."""
+    until = time.thread_time() + WORK_MS / 1000
+    while time.thread_time() < until:
+        pass
+
+
 def test_the_main_thread_has_a_clock_of_its_own() -> None:
-    wall = iter([0.0, float(READ_INTERVAL_MS), 1e9])
+    interval_ms = WORK_MS / BUSY_SHARE / 2  # so WORK_MS is twice the share of a busy thread
+    wall = iter([0.0, interval_ms, 2 * interval_ms])
     load = load_of_main_thread(lambda: next(wall))
     if load is None:
         pytest.skip("threads have no clocks of their own here")
-    until = time.thread_time() + 0.002
-    while time.thread_time() < until:
-        pass
-    assert load.is_busy(), "2 ms of 10"
-    assert not load.is_busy(), "next to nothing of 1e9 ms"
+    work()
+    assert load.is_busy(), "the main thread has worked"
+    other = threading.Thread(target=work, daemon=True)
+    other.start()
+    other.join()
+    assert not load.is_busy(), "another thread has worked"

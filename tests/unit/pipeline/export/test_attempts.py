@@ -1,4 +1,5 @@
-"""Two attempts of one task at the same time, as Spark runs them: neither damages the other's files."""
+"""Two attempts of one task, as Spark runs them: the later one, which fails or reads other rows, does not damage the
+files of the first."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from pyarrow.fs import LocalFileSystem
 from tests.support.pipelines import DataDirectory, fill
 from tidelog.pipeline.decode.past_damage import read_past_damage
 from tidelog.pipeline.export import file as export_file
+from tidelog.pipeline.export import latest
 from tidelog.pipeline.export.file import FilePlan, FileResult, write_file
 from tidelog.pipeline.export.latest import MergePlan, merge_files
 from tidelog.pipeline.export.store import LOCAL, ObjectStore, TableStore
@@ -43,12 +45,12 @@ def data(tmp_path: Path) -> Iterator[DataDirectory]:
 
 
 def fewer(*arguments: Any) -> Batches:
-    """Yield the records without the last one, which retention or compaction has removed."""
+    """Yield the records but not the last one, as if it had been removed between the two attempts."""
     yield from list(READ(*arguments))[:-1]
 
 
 def failing(*arguments: Any) -> Batches:
-    """Yield some of the records, and then fail."""
+    """Yield the records but not the last one, and then fail."""
     yield from fewer(*arguments)
     raise OSError("the log is away")
 
@@ -56,7 +58,7 @@ def failing(*arguments: Any) -> Batches:
 def with_second(
     monkeypatch: pytest.MonkeyPatch, store: TableStore, reads: Callable[..., Batches]
 ) -> Callable[[FilePlan], FileResult]:
-    """Return a task that a second attempt, which reads otherwise, does once more. Spark counts the first."""
+    """Return a task that runs twice: the second attempt reads by ``reads``, and the result is that of the first."""
 
     def work(plan: FilePlan) -> FileResult:
         plan = replace(plan, store=store)
@@ -105,7 +107,10 @@ def test_a_second_attempt_with_other_rows_ends_the_run_and_the_next_one_has_all(
 
 
 @pytest.mark.parametrize("store", [LOCAL, FolderStore()], ids=["mounted", "objects"])
-def test_a_second_attempt_of_a_merge_changes_nothing(tmp_path: Path, store: TableStore) -> None:
+def test_a_second_attempt_of_a_merge_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: TableStore
+) -> None:
+    """It fails after it has written the rows of the first of two files."""
     rows = {"topic": ["t"], "partition": [0], "offset": [0], "timestamp": [0], "value": [b"v"]}
     keys = {"old": b"a", "older": b"b", "new": b"c"}
     for name, key in keys.items():
@@ -114,8 +119,19 @@ def test_a_second_attempt_of_a_merge_changes_nothing(tmp_path: Path, store: Tabl
     plan = MergePlan(old, (str(tmp_path / "new"),), str(tmp_path / "latest.parquet"), is_new=False, store=store)
     merge_files(plan)
     (first,) = tmp_path.glob("latest*")
-    written = first.read_bytes()
-    (tmp_path / "older").write_bytes(b"")
-    with pytest.raises(JobError, match="older cannot be read"):
+    written, complete = first.read_bytes(), set(tmp_path.iterdir())
+    begun: set[Path] = set()
+
+    def read(path: str, *more: Any) -> Batches:
+        if path.endswith("older"):
+            begun.update(set(tmp_path.iterdir()) - complete)
+            raise OSError("the store is away")
+        return read_batches(path, *more)
+
+    read_batches = latest._read_batches
+    monkeypatch.setattr(latest, "_read_batches", read)
+    with pytest.raises(OSError, match="the store is away"):
         merge_files(plan)
+    assert len(begun) == 1, "the second attempt was writing a file of its own"
     assert first.read_bytes() == written
+    assert set(tmp_path.iterdir()) == complete

@@ -21,8 +21,8 @@ CHANCE = random.Random(20)
 TEXT = b"the same words again and again, "
 
 
-def rows(values: list[bytes | None], header: bytes | None = None) -> pa.Table:
-    """Build records of a partition with these values, from offset 0 on."""
+def rows(values: list[bytes | None], headers: list[bytes | None] | None = None) -> pa.Table:
+    """Build records of a partition with these values, from offset 0 on; each has a header with one of ``headers``."""
     count = len(values)
     columns = {
         "key": [b"key-%d" % number for number in range(count)],
@@ -32,7 +32,7 @@ def rows(values: list[bytes | None], header: bytes | None = None) -> pa.Table:
         "offset": range(count),
         "timestamp": [(NOW_MS + number) * 1000 for number in range(count)],
         "timestampType": [0] * count,
-        "headers": [None if header is None else [{"key": "trace", "value": header}]] * count,
+        "headers": [None] * count if headers is None else [[{"key": "trace", "value": one}] for one in headers],
     }
     return pa.table({name: pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names}, SCHEMA)
 
@@ -50,11 +50,11 @@ def random_values(count: int, size: int) -> list[bytes | None]:
         (
             lambda: random_values(200_000, 8),
             "zstd",
-        ),  # the lengths between the values get smaller: a quarter of all bytes
-        (lambda: random_values(20, 1000), "zstd"),  # too few to judge by
+        ),  # the four bytes of length before each value get smaller
+        (lambda: random_values(20, 1000), "zstd"),  # fewer bytes than EVIDENCE_BYTES
         (lambda: random_values(2, 3_000_000), "none"),
         (lambda: [None] * 1000, "zstd"),
-        (lambda: [*random_values(500, 100), *[TEXT * 30] * 5000], "zstd"),  # what stands in the middle counts
+        (lambda: [*random_values(500, 100), *[TEXT * 30] * 5000], "zstd"),  # the sample is from the middle
     ],
     ids=["1 kB", "100 B", "text", "8 B", "few", "large", "nulls", "text after little"],
 )
@@ -66,14 +66,21 @@ def test_values_that_do_not_get_smaller_are_not_compressed(
     assert set(found.values()) == {"zstd"}
 
 
-def test_a_headers_value_has_a_codec_of_its_own() -> None:
-    found = choose_codecs(rows([TEXT] * 5000, CHANCE.randbytes(4000)))
-    assert found["headers.list.element.value"] == "zstd", "one header many times"
-    assert found["headers.list.element.key"] == "zstd"
+def test_the_values_of_headers_have_a_codec_of_their_own(tmp_path: Path) -> None:
+    header = "headers.list.element.value"
+    same = choose_codecs(rows([TEXT] * 5000, [CHANCE.randbytes(4000)] * 5000))
+    assert set(same.values()) == {"zstd"}, "the same header in all records"
+    part = rows([TEXT] * 5000, random_values(5000, 1000))
+    assert write(tmp_path / "file", [part])
+    with pq.ParquetFile(tmp_path / "file") as file:
+        written = codecs_of(file.metadata.row_group(0))
+        assert file.read().column("headers").combine_chunks() == part.column("headers").combine_chunks()
+    assert written.pop(header) == "none"
+    assert set(written.values()) == {"zstd"}
 
 
 def write(path: Path, parts: list[pa.Table], earlier: Path | None = None) -> bool:
-    """Write a file of some parts, beginning with an earlier one; returns whether it could."""
+    """Write a file of some parts, after the rows of an earlier file; return False if that one cannot grow."""
     writer = RowWriter(str(path), SCHEMA, {})
     if earlier is not None and not writer.begin_with(str(earlier)):
         writer.give_up()
@@ -86,6 +93,7 @@ def write(path: Path, parts: list[pa.Table], earlier: Path | None = None) -> boo
 
 @pytest.mark.parametrize("first", ["random", "text"])
 def test_a_file_that_grows_keeps_its_codecs(tmp_path: Path, first: str) -> None:
+    """The codecs suit the rows of the first row group, whatever is added."""
     kinds = {"random": rows(random_values(500, 1000)), "text": rows([TEXT * 30] * 500)}
     second = next(kind for name, kind in kinds.items() if name != first)
     assert write(tmp_path / "small", [kinds[first]])
