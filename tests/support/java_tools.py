@@ -40,12 +40,17 @@ class ToolServer:
     def run(
         self, tool: str, arguments: list[str], stdin: str | None, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run a tool to its end; any exit code is accepted. Raises subprocess.TimeoutExpired. Any thread."""
+        """Run a tool to its end, and return its exit code and output. Any thread.
+
+        ``timeout_s`` begins when the request is sent; it includes the start of the JVM, but not the compilation of the
+        server. Raises subprocess.TimeoutExpired; EOFError or BrokenPipeError if the JVM has ended.
+        """
         texts = [text.encode() for text in (tool, stdin or "", *arguments)]
         request = _INT.pack(len(texts)) + b"".join(_INT.pack(len(text)) + text for text in texts)
         with self._lock:
             try:
-                code, output, errors = self._answer(request, time.monotonic() + timeout_s)
+                process = self._running()
+                code, output, errors = self._answer(process, request, time.monotonic() + timeout_s)
             except TimeoutError:
                 self.kill()
                 raise subprocess.TimeoutExpired([tool, *arguments], timeout_s) from None
@@ -54,29 +59,33 @@ class ToolServer:
                 raise
         return subprocess.CompletedProcess([tool, *arguments], code, output, errors)
 
-    def _answer(self, request: bytes, deadline: float) -> tuple[int, str, str]:
-        """Send a request; return exit code, standard output and standard error. Raises TimeoutError, EOFError."""
+    def _running(self) -> subprocess.Popen[bytes]:
+        """Return the JVM; the first time, or after a kill, compile the server if needed, and start it."""
         if self._process is None:
             command = java_program(SOURCE, self._version, log_level="WARN")
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-        assert self._process.stdin is not None
-        self._process.stdin.write(request)
-        code = self._int(deadline)
-        output, errors = (self._read(self._int(deadline), deadline).decode() for _ in range(2))
+        return self._process
+
+    def _answer(self, process: subprocess.Popen[bytes], request: bytes, deadline: float) -> tuple[int, str, str]:
+        """Send a request; return exit code, standard output and standard error. Raises TimeoutError, EOFError,
+        BrokenPipeError."""
+        assert process.stdin is not None
+        process.stdin.write(request)
+        code = self._int(process, deadline)
+        output, errors = (self._read(process, self._int(process, deadline), deadline).decode() for _ in range(2))
         return code, output, errors
 
-    def _int(self, deadline: float) -> int:
-        number: int = _INT.unpack(self._read(_INT.size, deadline))[0]
+    def _int(self, process: subprocess.Popen[bytes], deadline: float) -> int:
+        number: int = _INT.unpack(self._read(process, _INT.size, deadline))[0]
         return number
 
-    def _read(self, size: int, deadline: float) -> bytes:
-        assert self._process is not None
-        assert self._process.stdout is not None
+    def _read(self, process: subprocess.Popen[bytes], size: int, deadline: float) -> bytes:
+        assert process.stdout is not None
         data = b""
         while len(data) < size:
-            if not select.select([self._process.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
+            if not select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
                 raise TimeoutError
-            received = self._process.stdout.read(size - len(data))
+            received = process.stdout.read(size - len(data))
             if not received:
                 raise EOFError("the JVM of the tools ended")
             data += received

@@ -1,0 +1,46 @@
+"""The client of the JVM for Kafka's tools: what its timeout covers, and how the end of the JVM is reported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support import java_tools
+from tests.support.java_tools import ToolServer
+
+ANSWER = "import struct, sys; sys.stdout.buffer.write(struct.pack('>ii2si', 0, 2, b'ok', 0))"
+SILENCE = "import time; time.sleep(60)"
+COMPILATION_S = 1000.0
+
+
+def make_server(patched: pytest.MonkeyPatch, program: str) -> ToolServer:
+    """Make a server whose JVM is a Python program; by the clock of the test its compilation takes COMPILATION_S."""
+    now = [0.0]
+
+    def java_program(*_: object, **__: object) -> list[str]:
+        now[0] += COMPILATION_S
+        return [sys.executable, "-c", program]
+
+    patched.setattr(java_tools, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    patched.setattr(java_tools, "java_program", java_program)
+    return ToolServer("4")
+
+
+def test_the_timeout_does_not_cover_the_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = make_server(monkeypatch, ANSWER)
+    done = server.run("tool", [], None, COMPILATION_S / 2)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok", "")
+    server.kill()
+
+
+def test_a_tool_that_does_not_answer_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        make_server(monkeypatch, SILENCE).run("tool", [], None, 0.01)
+
+
+def test_a_jvm_that_has_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises((EOFError, BrokenPipeError)):
+        make_server(monkeypatch, "").run("tool", [], None, 30.0)
