@@ -70,7 +70,7 @@ LONGEST_END_S = 1.5 * PATIENCE_S
 JUDGED = 2 / 3
 """The part of the last life, at its end, in which memory and descriptors must not grow: before it, caches fill."""
 SHORTEST_JUDGED_S = 30.0
-"""Growth over a shorter time is not judged."""
+"""Growth over a shorter time is printed, but not judged; so a soak must last about 140 s to judge it."""
 
 
 def make_parties(world: World) -> list[Party]:
@@ -189,6 +189,7 @@ class Soak:
         judged = self.samples[-int(len(self.samples) * JUDGED) :]
         self.tell(summary(judged))
         if judged[-1].at_s - judged[0].at_s < SHORTEST_JUDGED_S:
+            self.tell(f"growth over less than {SHORTEST_JUDGED_S:.0f} s is not judged")
             return []
         return growing(judged)
 

@@ -1,4 +1,4 @@
-"""Publishers of the metadata: all committed records take effect in one order, whichever part committed them."""
+"""Publishers, the parts of a broker that apply committed metadata records: their order, and their errors."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from tidelog.protocol.errors import TopicAlreadyExistsError
 from tidelog.protocol.metadata_records import records
 from tidelog.protocol.schema.fields import Message
 
-GROUP, NODE = 32, 4
+GROUP_RESOURCE, NODE_RESOURCE = 32, 4
+"""Kafka's numbers of config resources: a group, a broker."""
 TOPIC_ID, ACL_ID = b"t" * 16, b"a" * 16
 NAMES = ["ACLs", "features", "configs", "directories", "quotas", "topics"]
+"""All publishers of a broker in the order of their calls."""
 ONE_OF_EACH_KIND: list[Message] = [
     records.TopicRecord(name="orders", topic_id=TOPIC_ID),
     records.PartitionRecord(partition_id=0, topic_id=TOPIC_ID, replicas=[1], isr=[1], leader=1),
     records.PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, leader=1),
     records.ClearElrRecord(topic_name="orders"),
     records.ConfigRecord(
-        resource_type=GROUP, resource_name="readers", name="consumer.session.timeout.ms", value="46000"
+        resource_type=GROUP_RESOURCE, resource_name="readers", name="consumer.session.timeout.ms", value="46000"
     ),
     records.ClientQuotaRecord(
         entity=[records.QuotaEntityData(entity_type="user", entity_name=None)], key="producer_byte_rate", value=5e6
@@ -67,16 +69,16 @@ def test_acls_come_first_and_topics_last(tmp_path: Path) -> None:
     assert [publisher.name for publisher in publishers_of(admin.broker)] == NAMES
 
 
-def test_records_alone_take_effect(tmp_path: Path) -> None:
-    """No service of this broker asked for them, as in a member of a cluster."""
+def test_committed_records_take_effect_without_a_request(tmp_path: Path) -> None:
+    """A member of a cluster gets most of its records like this, from the controllers."""
     admin = AdminBroker(tmp_path)
     orders = create_topic(admin, "orders", 1)
     admin.controller.commit(
         [
             VersionedRecord(records.FeatureLevelRecord(name="metadata.version", feature_level=26)),
             config(TOPIC_RESOURCE, "orders", "retention.ms", "5"),
-            config(NODE, "", "log.retention.ms", "7"),
-            config(GROUP, "readers", "consumer.session.timeout.ms", "46000"),
+            config(NODE_RESOURCE, "", "log.retention.ms", "7"),
+            config(GROUP_RESOURCE, "readers", "consumer.session.timeout.ms", "46000"),
         ]
     )
     assert admin.metadata.features["metadata.version"] == 26
@@ -85,12 +87,12 @@ def test_records_alone_take_effect(tmp_path: Path) -> None:
     assert admin.configs.resource_texts(ResourceType.GROUP, "readers") == {"consumer.session.timeout.ms": "46000"}
     admin.controller.commit([VersionedRecord(records.RemoveTopicRecord(topic_id=orders.topic_id))])
     assert not admin.metadata.topics
-    with pytest.raises(TopicAlreadyExistsError):  # its logs are there
+    with pytest.raises(TopicAlreadyExistsError):  # the directories of its logs are there
         create_topic(admin, "orders", 1)
 
 
-def test_a_topics_config_that_this_version_does_not_know_does_no_harm(tmp_path: Path) -> None:
-    """A newer Kafka may have set it; it stays in the metadata."""
+def test_a_topics_unknown_config_stays_in_the_metadata_and_the_others_apply(tmp_path: Path) -> None:
+    """A newer release may have set it."""
     admin = AdminBroker(tmp_path)
     create_topic(admin, "orders", 1, configs={"retention.ms": "5"})
     unknown = config(TOPIC_RESOURCE, "orders", "future.key", "x")
@@ -103,15 +105,15 @@ def test_a_topics_config_that_this_version_does_not_know_does_no_harm(tmp_path: 
         admin = admin.reopen()
 
 
-def test_a_dynamic_value_that_is_not_accepted_leaves_the_last_one(tmp_path: Path) -> None:
+def test_an_invalid_dynamic_value_leaves_the_last_one_in_effect(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path)
-    admin.controller.commit([config(NODE, "", "log.retention.ms", "7")])
-    admin.controller.commit([config(NODE, "", "log.retention.ms", "soon")])
+    admin.controller.commit([config(NODE_RESOURCE, "", "log.retention.ms", "7")])
+    admin.controller.commit([config(NODE_RESOURCE, "", "log.retention.ms", "soon")])
     assert admin.config.values["log.retention.ms"] == 7
 
 
 class Watched:
-    """The publishers of a broker, of which ``broken`` raises; ``published`` has the names of the others when called."""
+    """The publishers of a broker, of which ``broken`` raises an error; ``published`` notes the calls of the others."""
 
     def __init__(self, broker: Broker, broken: str) -> None:
         self.published: list[str] = []
@@ -127,18 +129,18 @@ class Watched:
         return Publisher(publisher.name, publish)
 
     def take_published(self) -> list[str]:
-        """Return the publishers that were called since the last call of this method."""
+        """Return the names in ``published``, and empty it."""
         published, self.published = self.published, []
         return published
 
 
-def test_each_kind_of_record_is_tried() -> None:
+def test_the_records_of_these_tests_are_of_all_kinds() -> None:
     assert {type(record) for record in ONE_OF_EACH_KIND} == set(_REPLAY)
 
 
 @pytest.mark.parametrize("broken", NAMES)
-def test_a_publisher_that_fails_keeps_no_other_from_any_kind_of_record(tmp_path: Path, broken: str) -> None:
-    """On a lone node, where the request that committed the records goes on, too."""
+def test_after_an_error_of_a_publisher_the_others_are_called(tmp_path: Path, broken: str) -> None:
+    """A lone node: the commit does not fail either."""
     admin = AdminBroker(tmp_path, {AUTHORIZER_CLASS: STANDARD_AUTHORIZER})
     watched = Watched(admin.broker, broken)
     controller = admin.controller
@@ -151,7 +153,7 @@ def test_a_publisher_that_fails_keeps_no_other_from_any_kind_of_record(tmp_path:
 
 
 @pytest.mark.parametrize("broken", NAMES)
-def test_a_publisher_that_fails_keeps_no_other_of_a_member_from_any_kind_of_record(tmp_path: Path, broken: str) -> None:
+def test_after_an_error_of_a_publisher_of_a_member_the_others_are_called(tmp_path: Path, broken: str) -> None:
     admin = AdminBroker(tmp_path, {AUTHORIZER_CLASS: STANDARD_AUTHORIZER})
     watched = Watched(admin.broker, broken)
     controller = RemoteController(admin.controller.image, 1)
