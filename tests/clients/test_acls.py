@@ -1,10 +1,11 @@
-"""ACLs with Kafka's own tool, unmodified: kafka-acls adds, lists and removes."""
+"""ACLs by Kafka's own tool, kafka-acls, and their effect on clients that produce and consume while one is deleted."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ ACLS = "org.apache.kafka.tools.AclCommand"
 
 
 def kafka_acls(broker: tidelog.Broker, *arguments: str) -> list[str]:
-    """Run the tool; return the lines of its output."""
+    """Run kafka-acls; return the lines of its output without their indentation."""
     done = run_tool(ACLS, ["--bootstrap-server", broker.bootstrap, *arguments])
     assert done.returncode == 0, done.stdout + done.stderr
     return [line.strip() for line in done.stdout.splitlines() if line.strip()]
@@ -80,22 +81,22 @@ OTHER_RIGHTS = [
 
 
 class Writer(threading.Thread):
-    """Produces without end; counts what was acknowledged until a client is refused."""
+    """A producer that writes until the broker refuses it (``refused``), and counts the acknowledged records."""
 
     def __init__(self, bootstrap: str) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
         self.acknowledged = 0
         self.refused = threading.Event()
 
     def run(self) -> None:
         while not self.refused.is_set():
-            self._producer.produce("orders", b"value", on_delivery=self._told)
+            self._producer.produce("orders", b"value", on_delivery=self._take_report)
             self._producer.poll(0.001)
         self._producer.purge()
         self._producer.flush(WAIT_S)
 
-    def _told(self, error: KafkaError | None, _: object) -> None:
+    def _take_report(self, error: KafkaError | None, _: object) -> None:
         if error is None:
             self.acknowledged += 1
         elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
@@ -103,10 +104,10 @@ class Writer(threading.Thread):
 
 
 class Reader(threading.Thread):
-    """Consumes without end; keeps the last offset until a client is refused."""
+    """A consumer that reads until the broker refuses it (``refused``), and counts its records."""
 
     def __init__(self, bootstrap: str) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         settings = {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False}
         self._consumer = Consumer(settings)
         self._consumer.assign([TopicPartition("orders", 0, 0)])
@@ -127,6 +128,7 @@ class Reader(threading.Thread):
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    """Wait until a condition holds; after WAIT_S the test fails with ``what``."""
     deadline = time.monotonic() + WAIT_S
     while not is_so():
         assert time.monotonic() < deadline, what
@@ -143,25 +145,27 @@ def end_offset(bootstrap: str) -> int:
 
 @pytest.mark.slow
 def test_nothing_is_written_or_read_after_an_acl_is_deleted(tmp_path: Path) -> None:
-    """A client that produces and one that consumes without end, and one answer to DeleteAcls."""
+    """The two clients run all the time; the response to DeleteAcls is the moment after which nothing may pass."""
     with tidelog.Broker(AUTHORIZER, data_dir=tmp_path) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("orders", 1)])["orders"].result()
         for made in admin.create_acls([*TOPIC_RIGHTS, *OTHER_RIGHTS]).values():
             made.result()
-    with tidelog.Broker({**AUTHORIZER, "super.users": "User:admin"}, data_dir=tmp_path) as broker:
+    with tidelog.Broker({**AUTHORIZER, "super.users": "User:admin"}, data_dir=tmp_path) as broker, ExitStack() as ends:
         writer, reader = Writer(broker.bootstrap), Reader(broker.bootstrap)
         threads = (writer, reader)
         for thread in threads:
             thread.start()
+            ends.callback(thread.refused.set)  # if the test fails, its clients end all the same
         wait_until(lambda: min(writer.acknowledged, reader.read) > RECORDS, "the clients write and read")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        deleted = admin.delete_acls([filter_of(acl) for acl in TOPIC_RIGHTS[:2]])
+        deleted = admin.delete_acls([filter_of(acl) for acl in TOPIC_RIGHTS[:2]])  # not that to DESCRIBE
         assert [len(found.result()) for found in deleted.values()] == [1, 1]
-        end = end_offset(broker.bootstrap)  # DESCRIBE is a right of its own, and stays
+        end = end_offset(broker.bootstrap)
         for thread in threads:
-            assert thread.refused.wait(WAIT_S)
+            assert thread.refused.wait(WAIT_S), f"{type(thread).__name__} is not refused"
             thread.join(WAIT_S)
+            assert not thread.is_alive()
         assert end_offset(broker.bootstrap) == end
         assert reader.read <= end
         assert writer.acknowledged <= end

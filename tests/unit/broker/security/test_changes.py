@@ -1,4 +1,4 @@
-"""Audit lines of changes whose client disconnects at any step of its request."""
+"""Audit lines of administrators' changes, mainly if the client disconnects before its request has ended."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SET = {"name": "flush.ms", "value": "9"}
 
 
 def resources(module: Any, config: Any) -> list[Any]:
-    """Return each topic with one config to set."""
+    """Build the resources of a request that sets one config of each of the topics NAMES."""
     return [
         module.AlterConfigsResource(resource_type=ResourceType.TOPIC, resource_name=name, configs=[config])
         for name in NAMES
@@ -87,7 +87,7 @@ REQUESTS: dict[str, Any] = {
 
 
 def state_of(admin: AdminBroker) -> dict[object, object]:
-    """Return all that these requests change."""
+    """Return all values that one of REQUESTS may change, by a key for each."""
     image = admin.controller.image
     known = admin.metadata.topics
     topics = {name: (topic.configs.get("flush.ms"), topic.partition_count) for name, topic in known.items()}
@@ -98,7 +98,8 @@ def state_of(admin: AdminBroker) -> dict[object, object]:
 def changes_and_lines(
     admin: AdminBroker, api: str, steps_done: int, caplog: pytest.LogCaptureFixture
 ) -> tuple[int, int, bool]:
-    """Return how many things a request changed whose client went after some steps, its lines, and its end."""
+    """Do up to so many steps of a request, then disconnect its client. Return the number of values that the request has
+    changed, the number of its audit lines, and whether the steps had ended by themselves."""
     caplog.clear()
     before, syncs, is_over = state_of(admin), Steps(), False
     admin.set_listener(admin.listener, syncs, syncs.all)
@@ -125,7 +126,7 @@ def changes_and_lines(
 def test_each_change_has_its_line_even_if_its_client_disconnects(
     tmp_path: Path, api: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else a client that closes its connection at once would leave no trace of what it changed."""
+    """The client disconnects after one step, after two, and so on until the request ends before that."""
     caplog.set_level(logging.INFO, "tidelog.audit")
     max_changed, is_over = 0, False
     for steps_done in range(1, 40):
@@ -142,7 +143,7 @@ def test_each_change_has_its_line_even_if_its_client_disconnects(
 
 
 def test_long_names_are_complete_in_audit_lines(caplog: pytest.LogCaptureFixture) -> None:
-    """Topics of Kafka Streams and of mirrors have long names, which differ at their end."""
+    """Topics of Kafka Streams and of MirrorMaker have long names, which may differ only at their end."""
     caplog.set_level(logging.INFO, "tidelog.audit")
     names = [f"{'application-' * 19}{end}" for end in ("a-changelog", "b-changelog")]
     for name in names:
@@ -195,17 +196,18 @@ MANY_TOPICS = [f"topic-{number}" for number in range(2 * TOPICS_PER_LINE + 500)]
 
 
 def lines_of_offsets(steps_done: int, caplog: pytest.LogCaptureFixture) -> tuple[list[dict[str, Any]], bool]:
-    """Return the lines of a change of very many topics whose client went after some steps, and whether it was over."""
+    """Do up to so many steps of a change of MANY_TOPICS, four fifths of which change, then disconnect the client.
+    Return the audit lines, and whether the steps had ended by themselves."""
     caplog.clear()
 
     def change() -> loop_steps.Steps[list[str]]:
         yield None
         return MANY_TOPICS
 
-    def changed(topics: list[str]) -> Iterator[str | None]:
+    def changed_of(topics: list[str]) -> Iterator[str | None]:
         return (topic if number % 5 else None for number, topic in enumerate(topics))
 
-    steps = with_lines(change(), changed, "share offsets changed", context_of(1), "g")
+    steps = with_lines(change(), changed_of, "share offsets changed", context_of(1), "g")
     is_over = len(list(islice(steps, steps_done))) < steps_done
     steps.close()
     return [json.loads(line) for line in caplog.messages], is_over

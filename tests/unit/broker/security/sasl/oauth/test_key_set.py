@@ -1,4 +1,4 @@
-"""The keys of an issuer: when they are read, limits of an endpoint's response, and the cost of unknown key ids."""
+"""The keys of a token issuer: when they are read, also because of unknown key ids, and what is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from tidelog.broker.security.sasl.oauth.key_set import (
 
 
 class World:
-    """A key set over an endpoint that a test writes."""
+    """A key set that reads ``document`` by the clock ``now``, and the number of its ``reads``. After an error it waits
+    0.1 s, then twice as long each time, up to 10 s."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -70,7 +71,7 @@ def test_while_the_endpoint_fails_the_old_keys_stay_and_the_waits_grow(caplog: p
 
 @pytest.mark.parametrize("defect", [ValueError("no port"), UnicodeError("label too long"), KeyError("x")])
 def test_an_unexpected_error_is_a_failed_read(defect: Exception) -> None:
-    """The thread would end, and the keys would stay as they are until the next start."""
+    """Otherwise it would end the thread, and the keys would not be read again until the next start."""
     world = World()
 
     def fail() -> bytes:
@@ -116,9 +117,18 @@ def test_a_read_that_is_asked_for_during_another_is_not_lost() -> None:
 
 
 def test_the_thread_ends_when_it_is_stopped() -> None:
-    world = World()
-    thread = threading.Thread(target=world.keys.run)
+    """It has read the keys, and waits an hour for the next time."""
+    world, has_read = World(), threading.Event()
+    fetched = world._fetch
+
+    def fetch() -> bytes:
+        has_read.set()
+        return fetched()
+
+    world.keys._fetch = fetch
+    thread = threading.Thread(target=world.keys.run, daemon=True)
     thread.start()
+    assert has_read.wait(60)
     world.keys.stop()
     thread.join(60)
     assert not thread.is_alive()
@@ -151,6 +161,8 @@ def test_an_invalid_jwks_is_refused(data: bytes) -> None:
 
 @contextmanager
 def endpoint(status: int, body: bytes, **headers: str) -> Iterator[str]:
+    """The URL of an HTTP server that gives each request this response."""
+
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
@@ -160,10 +172,10 @@ def endpoint(status: int, body: bytes, **headers: str) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}/keys?x=1"
