@@ -52,11 +52,11 @@ class Publishers:
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Call all publishers with a change and the image that it leads to."""
         for publisher in self._listed:
-            with self.noting_errors(publisher.name, image):
+            with self.note_errors(publisher.name, image):
                 publisher.publish(delta, image)
 
     @contextlib.contextmanager
-    def noting_errors(self, name: str, image: MetadataImage) -> Iterator[None]:
+    def note_errors(self, name: str, image: MetadataImage) -> Iterator[None]:
         """Suppress an exception of the publisher ``name`` in the block: log and count it."""
         try:
             yield

@@ -62,16 +62,16 @@ class MetadataPublisher:
         await self._remove_topics(delta, image)
         await self._show_topics(delta, image)
         if delta.brokers.changed:
-            with self._noting_errors("roles", image):
+            with self._note_errors("roles", image):
                 self._roles.take_brokers()
 
-    def _noting_errors(self, part: str, image: MetadataImage) -> AbstractContextManager[None]:
+    def _note_errors(self, part: str, image: MetadataImage) -> AbstractContextManager[None]:
         """Return a context that logs and counts an exception of a part, so that the other parts go on."""
-        return self._controller.publishers.noting_errors(part, image)
+        return self._controller.publishers.note_errors(part, image)
 
     async def _share_out(self, image: MetadataImage) -> None:
         """Hand the noted changes of all topics to the fetch loops."""
-        with self._noting_errors("fetch loops", image):
+        with self._note_errors("fetch loops", image):
             await self._replication.share_out()
 
     # ---- deleted topics
@@ -82,13 +82,13 @@ class MetadataPublisher:
         for topic_id, topic in delta.topics.changed.items():
             shown = self._broker.metadata.topic_by_id(topic_id)
             if topic is None and shown is not None:
-                with self._noting_errors(f"deleted topic {shown.name}", image):
+                with self._note_errors(f"deleted topic {shown.name}", image):
                     self._remove_from_cache(shown)
                     hidden.append(shown)
         if hidden:
             await self._share_out(image)
         for shown in hidden:
-            with self._noting_errors(f"deleted topic {shown.name}", image):
+            with self._note_errors(f"deleted topic {shown.name}", image):
                 await self._remove_logs(shown)
 
     def _remove_from_cache(self, shown: TopicImage) -> None:
@@ -112,14 +112,14 @@ class MetadataPublisher:
         for topic_id in topics_to_show(delta, image):
             topic = image.topics[topic_id]
             change = TopicChange(self._broker.metadata.topics.get(topic.name), topic_image(image, topic))
-            with self._noting_errors(f"topic {topic.name}", image):
+            with self._note_errors(f"topic {topic.name}", image):
                 await self._show(change)
                 changes.append(change)
             await turns.end(change.after)
         if changes:
             await self._share_out(image)
         for change in changes:
-            with self._noting_errors(f"topic {change.after.name}", image):
+            with self._note_errors(f"topic {change.after.name}", image):
                 await self._end_change(change)
             await turns.end(change.after)
 

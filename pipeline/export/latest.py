@@ -170,7 +170,7 @@ def _write(plan: MergePlan, masks: list[Any]) -> None:
 
     first = _remove_views(pq.read_schema(plan.store.open_input(plan.paths[0])))
     writer = RowWriter(plan.target, first, {}, plan.store)
-    with writer.or_nothing():
+    with writer.give_up_on_error():
         for path, stays in zip(plan.paths, masks, strict=True):
             writer.write(_select_rows(_read_batches(path, first, plan.store), stays))
         writer.close()

@@ -79,7 +79,7 @@ class RowWriter:
 
         After False only ``give_up`` may be called. Raises JobError when that file has other columns or cannot be read.
         """
-        with self.or_nothing(), _open_earlier(earlier) as (source, file):
+        with self.give_up_on_error(), _open_earlier(earlier) as (source, file):
             if file.schema_arrow.names == self._schema.names[: len(file.schema_arrow.names)]:
                 if not file.schema_arrow.equals(self._schema):
                     return False  # the table has more columns now
@@ -114,7 +114,7 @@ class RowWriter:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Write rows, in row groups of ``ROW_GROUP_BYTES``."""
-        with self.or_nothing():
+        with self.give_up_on_error():
             for group in _row_groups(batches):
                 self._write_batches(group)
 
@@ -136,7 +136,7 @@ class RowWriter:
 
     def close(self) -> None:
         """Finish the file, which has rows, and wait until it is on disk. Raises OSError."""
-        with self.or_nothing():
+        with self.give_up_on_error():
             self._close_files()
             self._sync.end()
             self._store.put_in_place(self._part, self._path)
@@ -150,7 +150,7 @@ class RowWriter:
             ends.callback(self._close_files)
 
     @contextmanager
-    def or_nothing(self) -> Iterator[None]:
+    def give_up_on_error(self) -> Iterator[None]:
         """Call ``give_up`` if the work inside ``with`` fails; its error is raised, not that of ``give_up``."""
         try:
             yield

@@ -22,7 +22,7 @@ class ColumnBounds:
         self._fields = self._depth = 0
 
     @contextmanager
-    def inside(self) -> Iterator[None]:
+    def count_type(self) -> Iterator[None]:
         """Count a type; types that are counted inside ``with`` are one level deeper. Raises BadRequestError beyond a
         limit."""
         self._fields += 1

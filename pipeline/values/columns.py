@@ -223,7 +223,7 @@ def inferred_type(values: Iterable[bytes | None]) -> pa.StructType | None:
 def _remove_nulls(found: Any, bounds: ColumnBounds) -> Any:
     import pyarrow as pa
 
-    with bounds.inside():
+    with bounds.count_type():
         if pa.types.is_null(found):
             return None
         if pa.types.is_struct(found):

@@ -70,7 +70,7 @@ class _AvroColumns:
 
     def type_of(self, node: Any) -> pa.DataType:
         """Return the type of a node. Raises BadRequestError."""
-        with self._bounds.inside():
+        with self._bounds.count_type():
             if isinstance(node, list):
                 return self._of_union(node)
             if isinstance(node, str):
@@ -230,7 +230,7 @@ def _json(node: Any, what: str, bounds: ColumnBounds) -> pa.DataType:
     """Return the Arrow type of a JSON schema; errors name it as ``what``. Raises BadRequestError."""
     import pyarrow as pa
 
-    with bounds.inside():
+    with bounds.count_type():
         kinds = node.get("type") if isinstance(node, dict) else None
         kinds = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
         kind = kinds[0] if len(kinds) == 1 else None
@@ -426,7 +426,7 @@ class _MessageColumns:
     def _of_field(self, field: Any) -> pa.DataType:
         import pyarrow as pa
 
-        with self._bounds.inside():
+        with self._bounds.count_type():
             if _is_map(field):
                 entry = field.message_type.fields_by_name
                 return pa.map_(self._of_field(entry["key"]), self._of_field(entry["value"]))

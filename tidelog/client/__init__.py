@@ -1,4 +1,4 @@
-"""The blocking client with which the commands, the pipeline and tests use any Kafka broker.
+"""The blocking client with which the commands, the console, the pipeline and tests use any Kafka broker.
 
 ``connection`` is one connection to one broker; ``cluster`` finds leaders and coordinators and keeps a connection for
 each broker. Applications use a Kafka client of their language.

@@ -1,11 +1,14 @@
-"""A small blocking client with one connection, for the commands and the pipeline, not for applications.
+"""A small blocking client with one connection, for Tidelog's commands, its Spark pipeline and the broker for tests.
+
+The console has subclasses without a socket (``tidelog.console.local_client``). Applications use a Kafka client of their
+language.
 
 It asks the broker which versions it serves and uses the newest that both sides know. ``post`` sends without waiting, so
 that several requests can be in flight; a broker answers in their order, and ``answer`` reads the responses in that
 order.
 
-With credentials each connection begins with a login. Before its session ends (KIP-368), a new connection is opened for
-the next request, once no request is in flight.
+With credentials each connection begins with a login. A session may have a limited lifetime (KIP-368): shortly before
+its end, the next request that is sent while no other is in flight opens a new connection.
 """
 
 from __future__ import annotations
@@ -85,7 +88,7 @@ class Client:
         self._socket.close()
 
     @contextmanager
-    def waiting_longer(self, timeout_s: float) -> Iterator[None]:
+    def extend_timeout(self, timeout_s: float) -> Iterator[None]:
         """Wait up to ``timeout_s`` for answers inside ``with``, if that is longer than the client's own timeout."""
         own_s, self._timeout_s = self._timeout_s, max(timeout_s, self._timeout_s)
         try:
@@ -105,7 +108,7 @@ class Client:
             raise ClientError(f"cannot connect to {self.bootstrap}: {explain_os_error(error)}") from error
         self._wire = Wire(self.bootstrap)
         self._has_answered = False
-        self._session_end: float | None = None
+        self._renew_at: float | None = None
         try:
             self._secure(host)
             self._log_in()
@@ -122,7 +125,8 @@ class Client:
             raise ClientError(f"cannot connect to {self.bootstrap}: {explain_os_error(error)}") from error
 
     def _log_in(self) -> None:
-        """Log in, if the settings have credentials. Raises ClientError, KafkaError."""
+        """Log in, if the settings have credentials, and note when a new session must begin (``_renew_at``, by the
+        monotonic clock; None: never). Raises ClientError, KafkaError."""
         if self._security.credentials is None:
             return
         from tidelog.client.sasl.login import log_in
@@ -130,11 +134,12 @@ class Client:
         start = time.monotonic()
         lifetime_ms = log_in(self, self._security.credentials)
         if lifetime_ms > 0:
-            self._session_end = start + RENEWAL_AT * lifetime_ms / 1000
+            self._renew_at = start + RENEWAL_AT * lifetime_ms / 1000
 
     def _renew_session(self) -> None:
-        """Open a new connection if the session of this one is about to end. Raises ClientError, KafkaError."""
-        if self._session_end is None or self._wire.waiting or time.monotonic() < self._session_end:
+        """Open a new connection if the session of this one is about to end and no request is in flight. Raises
+        ClientError, KafkaError."""
+        if self._renew_at is None or self._wire.waiting or time.monotonic() < self._renew_at:
             return
         self.is_broken = True  # until the new connection is open
         self.close()

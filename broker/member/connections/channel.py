@@ -78,7 +78,7 @@ class Channel:
         self, address: Address, request: Message, response_type: type[Response], highest: int = NEWEST
     ) -> Response:
         """Ask a node in the newest version up to ``highest`` that both sides know. Raises ChannelError."""
-        with self._failures(address):
+        with self._close_on_failure(address):
             connection = await self._run_in_time(self._connect(address))
             version = self._version(address, request, connection.served, highest)
             return await self._run_in_time(self._exchange(connection, request, response_type, version))
@@ -89,7 +89,7 @@ class Channel:
             self._limit.reschedule(asyncio.get_running_loop().time())
 
     @contextlib.contextmanager
-    def _failures(self, address: Address) -> Iterator[None]:
+    def _close_on_failure(self, address: Address) -> Iterator[None]:
         """Close the connection after a failure, and raise it as ChannelError."""
         self._asked = address
         try:

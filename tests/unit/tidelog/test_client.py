@@ -55,7 +55,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answer], None]]
                         return
                     theirs.sendall(answered)
 
-        threads.append(threading.Thread(target=loop))
+        threads.append(threading.Thread(target=loop, daemon=True))
         threads[0].start()
 
     yield start
@@ -235,10 +235,10 @@ def test_one_answer_may_take_longer() -> None:
                 connection.sendall(normal(key, version, number))
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=answer_late, args=(server,))
+        thread = threading.Thread(target=answer_late, args=(server,), daemon=True)
         thread.start()
         with Client(f"127.0.0.1:{server.getsockname()[1]}", timeout_s=0.1) as client:
-            with client.waiting_longer(60.0):
+            with client.extend_timeout(60.0):
                 assert client.api_versions() == {3: (2, 9)}
             with pytest.raises(ClientError, match="timed out"):
                 client.call(MetadataRequest(), MetadataResponse)

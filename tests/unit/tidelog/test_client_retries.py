@@ -56,7 +56,7 @@ class Broker:
         self.join_s = 0.0
 
     @contextmanager
-    def waiting_longer(self, timeout_s: float) -> Iterator[None]:
+    def extend_timeout(self, timeout_s: float) -> Iterator[None]:
         before, self.timeout_s = self.timeout_s, timeout_s
         yield
         self.timeout_s = before

@@ -130,7 +130,7 @@ class GroupMember:
             protocols=[JoinGroupRequestProtocol(name=ASSIGNOR, metadata=subscription)],
         )
         client = self._cluster.coordinator(self._group, GROUP)
-        with client.waiting_longer(JOIN_TIMEOUT_S):
+        with client.extend_timeout(JOIN_TIMEOUT_S):
             joined = ask(client, request, JoinGroupResponse, JoinGroupRequest.VERSIONS.highest)
             if joined.error_code == MemberIdRequiredError.code:
                 self._member_id = joined.member_id

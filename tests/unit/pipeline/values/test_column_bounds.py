@@ -10,7 +10,7 @@ from tidelog.pipeline.values.column_bounds import MAX_DEPTH, MAX_FIELDS, ColumnB
 
 def nest(bounds: ColumnBounds, levels: int) -> None:
     if levels:
-        with bounds.inside():
+        with bounds.count_type():
             nest(bounds, levels - 1)
 
 
