@@ -89,7 +89,7 @@ class Load:
         self._conf = conf
         self._records = records_per_client
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Load:
         self._thread.start()

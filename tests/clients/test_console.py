@@ -230,7 +230,7 @@ def test_a_groups_lag_is_seen_moving_under_load(page: Page, world: World, tmp_pa
         while not is_over.wait(0.05):
             world.produce(20)
 
-    thread = threading.Thread(target=load)
+    thread = threading.Thread(target=load, daemon=True)
     thread.start()
     try:
         page.goto(world.address + link("group", id="billing"))

@@ -79,7 +79,7 @@ class Load:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._is_over = threading.Event()
-        self._threads = [threading.Thread(target=self._produce), threading.Thread(target=self._consume)]
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._produce, self._consume)]
         for thread in self._threads:
             thread.start()
 

@@ -55,7 +55,7 @@ class Reader:
             }
         )
         self._is_ended = threading.Event()
-        self._thread = threading.Thread(target=self._read)
+        self._thread = threading.Thread(target=self._read, daemon=True)
         self.values: list[bytes] = []
 
     def __enter__(self) -> Self:
@@ -81,7 +81,7 @@ class Pairs:
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "pairs", "linger.ms": 0})
         self._is_ended = threading.Event()
-        self._thread = threading.Thread(target=self._write)
+        self._thread = threading.Thread(target=self._write, daemon=True)
         self.committed: list[bytes] = []
         self.fatal: KafkaException | None = None
 

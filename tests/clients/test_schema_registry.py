@@ -291,7 +291,7 @@ def test_a_kill_loses_no_acknowledged_schema_and_gives_no_id_twice(tmp_path: Pat
                 if number == 10:
                     stop.set()
 
-        thread = threading.Thread(target=register)
+        thread = threading.Thread(target=register, daemon=True)
         thread.start()
         assert stop.wait(120)
         registry.broker.kill()

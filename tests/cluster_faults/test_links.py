@@ -33,7 +33,7 @@ def echo_port() -> Iterator[int]:
                 with client:
                     client.sendall(client.recv(100))
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield server.getsockname()[1]
         server.shutdown(socket.SHUT_RDWR)

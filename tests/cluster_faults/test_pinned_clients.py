@@ -52,7 +52,7 @@ class JavaClient:
     def __init__(self, note: Callable[[Position], None], event: str, tool: str, *words: str) -> None:
         self._command = [*java_command(KAFKA_4, SMALL_HEAP), tool, *words]
         self._note, self._event = note, event
-        self._thread = threading.Thread(target=self._read)
+        self._thread = threading.Thread(target=self._read, daemon=True)
         self.failures: list[str] = []
 
     def __enter__(self) -> Self:

@@ -117,7 +117,7 @@ def consumed(bootstrap: str) -> list[int]:
 def test_a_running_kafkas_directory_rolls_and_deletes_under_the_reader(kafka: ApacheKafka) -> None:
     Admin(kafka.bootstrap).create("rolling", 1, ROLLS_AND_DELETES)
     done = threading.Event()
-    writer = threading.Thread(target=produce, args=(kafka.bootstrap, done))
+    writer = threading.Thread(target=produce, args=(kafka.bootstrap, done), daemon=True)
     writer.start()
     found = read_while(kafka.data_directory, done)
     writer.join()

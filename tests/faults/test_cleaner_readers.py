@@ -29,7 +29,7 @@ class Reader(threading.Thread):
     """Reads the log from end to end, again and again; keeps the first thing that is wrong."""
 
     def __init__(self, log: UnifiedLog, written: dict[int, bytes], stop: threading.Event) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self._log, self._written, self._stop_reading = log, written, stop
         self.wrong: list[str] = []
         self.passes = 0

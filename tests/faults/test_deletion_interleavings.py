@@ -356,7 +356,7 @@ class RenamedUnderneath(OsFileSystem):
         if segment is not None and path == segment.offset_index.path:
             self.segment = None
             renamed = threading.Event()
-            self.thread = threading.Thread(target=self._swap, args=(segment, renamed))
+            self.thread = threading.Thread(target=self._swap, args=(segment, renamed), daemon=True)
             self.thread.start()
             assert renamed.wait(60)
         return super().open_file(path, create=create, writable=writable)

@@ -543,7 +543,7 @@ def test_reads_beside_appends_rolls_and_retention_are_whole(tmp_path: Path) -> N
             with contextlib.suppress(OffsetOutOfRangeError, KafkaStorageError):
                 read_through()
 
-    readers = [threading.Thread(target=read_on) for _ in range(2)]
+    readers = [threading.Thread(target=read_on, daemon=True) for _ in range(2)]
     for reader in readers:
         reader.start()
     for number in range(800):

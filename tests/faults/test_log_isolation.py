@@ -107,7 +107,7 @@ class Reader(threading.Thread):
     """Reads from the log start to the bound, again and again."""
 
     def __init__(self, log: UnifiedLog, isolation: FetchIsolation, stop: threading.Event) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self.log, self.isolation, self.stop = log, isolation, stop
         self.problems: list[str] = []
         self.batches = 0
@@ -218,7 +218,7 @@ def test_readers_beside_truncation_see_one_value_or_the_other_never_a_mix(tmp_pa
                     problems.extend(mixed_records(log, offset))
 
     fill(0, 120)
-    readers = [threading.Thread(target=read) for _ in range(2)]
+    readers = [threading.Thread(target=read, daemon=True) for _ in range(2)]
     for reader in readers:
         reader.start()
     for generation in range(1, 60):

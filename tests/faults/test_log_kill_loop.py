@@ -49,7 +49,7 @@ class Producer(threading.Thread):
     """An idempotent producer that continues after its last acknowledgement, round after round."""
 
     def __init__(self, number: int) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self.number = number
         self.sequence = 0
         self.acknowledged: dict[int, tuple[int, int]] = {}

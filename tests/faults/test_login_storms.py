@@ -207,7 +207,7 @@ def test_a_storm_of_handshakes_is_served(
             failures.append(error)
 
     with siege(besieged, f"{HANDSHAKES} handshakes", record_property):
-        threads = [threading.Thread(target=shake, args=(HANDSHAKES // 4,)) for _ in range(4)]
+        threads = [threading.Thread(target=shake, args=(HANDSHAKES // 4,), daemon=True) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

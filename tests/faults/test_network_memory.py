@@ -94,7 +94,7 @@ def ask_all(broker: TidelogProcess) -> None:
                 if raw_client.receive_frame(connection)[:4] == struct.pack(">i", number):
                     answered.append(number * 10 + round_number)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
+    threads = [threading.Thread(target=ask, args=(number,), daemon=True) for number in range(12)]
     for thread in threads:
         thread.start()
     largest_growth = 0

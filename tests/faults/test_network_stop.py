@@ -45,7 +45,7 @@ class Producer(threading.Thread):
     """Produces one record after the other until the broker is gone; remembers the last acknowledged offset."""
 
     def __init__(self, port: int) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self.port = port
         self.acknowledged = -1
 

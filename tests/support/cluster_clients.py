@@ -52,7 +52,7 @@ class Writer:
         )
         self._topic = topic
         self._is_ended = threading.Event()
-        self._thread = threading.Thread(target=self._write)
+        self._thread = threading.Thread(target=self._write, daemon=True)
         self.acknowledged: list[bytes] = []
         self.errors: list[object] = []
 

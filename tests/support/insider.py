@@ -62,7 +62,7 @@ class Insider:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.waits_ms: list[float] = []
-        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,))
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
 
     def _read(self, lines: TextIO) -> None:
         with lines:

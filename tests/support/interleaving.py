@@ -47,7 +47,7 @@ class InterleavedFileSystem(OsFileSystem):
             return
         self._count += 1
         if self._count - 1 == self._at:
-            self._thread = threading.Thread(target=self._run)
+            self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
             self._thread.join(BLOCKED_S)
 

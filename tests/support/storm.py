@@ -202,7 +202,7 @@ class Worker(threading.Thread):
     """A client that sends random requests until ``deadline``. ``answers`` counts them by request and error code."""
 
     def __init__(self, port: int, seed: int, deadline: float) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self._port = port
         self._chance = random.Random(seed)
         self._deadline = deadline
@@ -227,7 +227,7 @@ class PipelineReader(threading.Thread):
     """
 
     def __init__(self, directory: str, seed: int, deadline: float) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self._directory = directory
         self._chance = random.Random(seed)
         self._deadline = deadline
@@ -293,7 +293,7 @@ class Adopter(threading.Thread):
     """
 
     def __init__(self, directory: str, target: str, deadline: float) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self._options = AdoptionOptions((directory,), target, topic_configs={})
         self._deadline = deadline
         self.problems: Counter[str] = Counter()

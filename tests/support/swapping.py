@@ -22,7 +22,7 @@ class SwappingFileSystem(OsFileSystem):
         self.swap: Callable[[], None] = lambda: None
         self._reader = threading.current_thread()
         self._swapped = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         self.swap()

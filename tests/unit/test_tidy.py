@@ -150,6 +150,28 @@ def long_functions(facts: ModuleFacts, max_lines: int) -> list[str]:
     return [function for function, lines in facts.functions if lines > max_lines]
 
 
+def test_threads_of_tests_are_daemons() -> None:
+    """A test that fails leaves its threads running; Python would wait for others at its end, and the run would hang."""
+    found = [
+        f"{relative(path)}:{node.lineno}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if "threading.Thread" in (source := path.read_text())
+        for node in threads_made_in(ast.parse(source))
+        if not any(keyword.arg == "daemon" for keyword in node.keywords)
+    ]
+    assert not found, "expected daemon=True:\n" + "\n".join(found)
+
+
+def threads_made_in(module: ast.Module) -> Iterator[ast.Call]:
+    """Yield the calls that make a thread: of ``Thread`` with a target, and of the constructor of a subclass's base."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "threading.Thread" and (node.args or node.keywords):
+            yield node
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "threading.Thread" for base in node.bases):
+            inner = (each for each in ast.walk(node) if isinstance(each, ast.Call))
+            yield from (each for each in inner if ast.unparse(each.func) == "super().__init__")
+
+
 def test_a_thread_replaces_nothing_private_of_its_base() -> None:
     """A method called ``_delete`` would run when the thread ends, in place of Thread's own method of that name."""
     taken = {name for name in (*dir(threading.Thread), *vars(threading.Thread())) if re.match(r"_[a-z]", name)}

@@ -46,7 +46,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._is_ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self.failure: BaseException | None = None
 
     def __enter__(self) -> Self:

@@ -40,7 +40,7 @@ class Links:
         """``processes`` maps the process ids of the nodes to their names."""
         self._processes = processes
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._servers: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: dict[Pair, asyncio.Event] = {}

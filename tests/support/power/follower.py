@@ -71,7 +71,7 @@ class SlowFlush(threading.Thread):
     """A flush in a thread of its own that pauses after ``syncs`` of its syncs, until ``finish``."""
 
     def __init__(self, log: UnifiedLog, syncs: int) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self._log = log
         self._syncs_left = syncs
         self._may_go_on = threading.Event()

@@ -43,7 +43,7 @@ class ServerHere:
         self._config = BrokerConfig(texts)
         self._started = threading.Event()
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self.port = 0
 
     def __enter__(self) -> ServerHere:

@@ -158,7 +158,7 @@ def run_beside(*works: Callable[[], None]) -> None:
         except BaseException as error:  # noqa: BLE001 - raised below, in the thread that waits
             failures.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -61,7 +61,7 @@ def truncate_and_unlink(log: UnifiedLog) -> None:
 
 def delete(log: UnifiedLog) -> None:
     """Delete in a thread of its own: while the round works on the files, the deletion waits."""
-    deletion = threading.Thread(target=log.abandon)
+    deletion = threading.Thread(target=log.abandon, daemon=True)
     deletion.start()
     deletion.join(0.01)
 

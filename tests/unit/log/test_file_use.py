@@ -23,7 +23,7 @@ def test_stop_waits_for_those_inside() -> None:
         stopped.set()
 
     with use:
-        thread = threading.Thread(target=stop)
+        thread = threading.Thread(target=stop, daemon=True)
         thread.start()
         with pytest.raises(LogDeletedError):
             enter_again_and_again(use)  # until the deletion has begun

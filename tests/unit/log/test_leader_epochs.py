@@ -135,7 +135,7 @@ def test_a_flush_does_not_return_before_another_threads_sync(tmp_path: Path) -> 
         cache.flush()
         order.append("second")
 
-    second = threading.Thread(target=flush)
+    second = threading.Thread(target=flush, daemon=True)
 
     def meet() -> None:
         second.start()

@@ -176,7 +176,7 @@ def test_whoever_opens_a_new_log_first_gives_it_its_topic(tmp_path: Path) -> Non
 
     again = LogManager([str(tmp_path)], Finder(), ManualTime(NOW_MS), CONFIG)
     again.startup()
-    thread = threading.Thread(target=find)
+    thread = threading.Thread(target=find, daemon=True)
     assert again.get_or_create_log(T0, ID, CONFIG).topic_id == ID
     thread.join(PATIENCE_S)
     assert finds == [ID]

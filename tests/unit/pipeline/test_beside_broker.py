@@ -60,7 +60,7 @@ class Query(threading.Thread):
     rounds: int = 0
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
 
     def __hash__(self) -> int:
         return id(self)

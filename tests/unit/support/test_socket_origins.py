@@ -20,7 +20,7 @@ def _make_and_drop() -> None:
 
 
 def _dropped_in_a_thread() -> None:
-    thread = threading.Thread(target=_make_and_drop, name="a client's thread")
+    thread = threading.Thread(target=_make_and_drop, name="a client's thread", daemon=True)
     thread.start()
     thread.join()
 

@@ -231,7 +231,7 @@ class Listener:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._listening.settimeout(30)
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._accept)
+        self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
     def close(self) -> None:

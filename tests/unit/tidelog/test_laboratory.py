@@ -26,7 +26,7 @@ def commands_of(work: Callable[[Laboratory], object], *results: object) -> list[
         lines.close()
         theirs.close()
 
-    thread = threading.Thread(target=serve)
+    thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     laboratory = Laboratory(ours)
     try:

@@ -171,7 +171,7 @@ class ModelConnection(socketserver.StreamRequestHandler):
 def serving(quorum: ModelQuorum, apis: dict[ApiKey, tuple[int, int]] = CONTROLLER_APIS) -> Iterator[list[ModelServer]]:
     servers = [ModelServer(quorum, apis) for _ in quorum.addresses]
     quorum.addresses = {node: server.address for node, server in zip(quorum.addresses, servers, strict=True)}
-    threads = [threading.Thread(target=server.serve_forever, args=(0.01,)) for server in servers]
+    threads = [threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True) for server in servers]
     for thread in threads:
         thread.start()
     try:

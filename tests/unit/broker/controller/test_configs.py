@@ -346,7 +346,7 @@ def test_a_config_that_a_cleaner_reads_while_it_changes_is_not_cached(
 
     monkeypatch.setattr(BrokerConfig, "topic_defaults", read)
     admin.topic_configs.defaults_changed()
-    cleaner = threading.Thread(target=look)
+    cleaner = threading.Thread(target=look, daemon=True)
     cleaner.start()
     assert looked.wait(60)
     admin.configs.alter(BROKER, "1", [change("log.retention.ms", "6")], False)

@@ -104,7 +104,9 @@ def test_a_stop_ends_look_ups_that_wait_for_an_index(data: DataBroker, when: str
     indexing = started(data)
     answers: list[bool] = []
     nowhere = TopicPartition("t", 7)
-    look_up = threading.Thread(target=lambda: answers.append(indexing.wait_until_indexed(nowhere, 1, 10 * WAIT_S)))
+    look_up = threading.Thread(
+        target=lambda: answers.append(indexing.wait_until_indexed(nowhere, 1, 10 * WAIT_S)), daemon=True
+    )
     if when == "waits":
         look_up.start()
     indexing.stop()

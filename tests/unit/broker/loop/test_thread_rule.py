@@ -85,7 +85,7 @@ def in_thread(work: Callable[[], object]) -> object:
         except WrongThreadError as error:
             found.append(error)
 
-    thread = threading.Thread(target=run, name="other")
+    thread = threading.Thread(target=run, name="other", daemon=True)
     thread.start()
     thread.join()
     return found[0]

@@ -80,7 +80,7 @@ def test_connections_of_a_displaced_client_are_closed() -> None:
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))
                 ended.append(connection.recv(1))
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         client: Any = registry._client.__wrapped__((("url", f"http://127.0.0.1:{server.getsockname()[1]}"),))
         assert client.get_schema(1).schema_str == "{}"
