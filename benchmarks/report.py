@@ -76,7 +76,7 @@ def _cells(row: str, metric: Metric, results: Results) -> list[str]:
         _number(found[KAFKA], metric),
         f"{better:.1f}x" if better else "-",
         _number(found[FLOOR], metric),
-        metric.aim() or "-",
+        metric.format_aim() or "-",
         {True: "yes", False: "**no**", None: "-"}[met],
     ]
 
@@ -99,5 +99,6 @@ def list_missed(rows: Iterable[Row], results: Results) -> list[str]:
         for metric in row.metrics:
             value = results.median(row.name, metric.key, TIDELOG)
             if value is not None and metric.is_met(value) is False:
-                found.append(f"{row.name} {metric.title}: {_number(value, metric)} {metric.unit}, aim {metric.aim()}")
+                reached = f"{_number(value, metric)} {metric.unit}"
+                found.append(f"{row.name} {metric.title}: {reached}, aim {metric.format_aim()}")
     return found

@@ -1,8 +1,8 @@
 """Rows of the benchmark. A row has metrics with their aims, and a function that measures them on one contender:
 Tidelog, Apache Kafka or the floor.
 
-The aims come from the project's design; a metric is "met" when the median of its rounds keeps its limit. The floor is a
-C program that does only the work that no broker can avoid (``rivals/floor.py``).
+The aims come from the project's design; an aim is "met" when the median of the rounds is within the metric's limit. The
+floor is a C program that does only the work that no broker can avoid (``rivals/floor.py``).
 
 Processor time is compared with the floor's in pairs: Tidelog and the floor are measured right after each other, and
 each is first in every other pair. The kernel's time for a page depends on its last user (0.2 to 2.9 s/GB for the same
@@ -31,7 +31,7 @@ GB = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure of a row. ``limit`` is an upper bound, or a lower one where more is better."""
+    """One figure of a row. ``limit`` is its aim: an upper bound, or a lower one where more is better."""
 
     key: str
     title: str
@@ -40,13 +40,13 @@ class Metric:
     more_is_better: bool = False
     digits: int = 2
 
-    def aim(self) -> str:
-        """Write the aim in words; empty if the metric has none."""
+    def format_aim(self) -> str:
+        """Write the aim as a bound, such as ``<= 30``; empty if the metric has none."""
         sign = ">=" if self.more_is_better else "<="
         return f"{sign} {self.limit:,g}" if self.limit is not None else ""
 
     def is_met(self, value: float) -> bool | None:
-        """Return whether ``value`` keeps the aim; None if there is no aim."""
+        """Return whether ``value`` reaches the aim; None if there is no aim."""
         if self.limit is None:
             return None
         return value >= self.limit if self.more_is_better else value <= self.limit
@@ -54,17 +54,22 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Amounts of work of the rows. Bytes are of record values."""
+    """Amounts of work of the rows. Bytes are those of record values, but for ``page_cache_bytes``."""
 
     rounds: int
+    """Rounds of a row that does not set its own number."""
+    most_rounds: int
+    """Limit of the rounds of a row that sets its own number, as the row of starts does."""
     payload_bytes: int
     small_records: int
     requests: int
     round_trips: int
     warm_up_bytes: int
+    """Bytes that are produced to each long-lived broker before the first row; half as many are fetched."""
     warm_up_requests: int
-    prewarm_bytes: int
-    starts: int
+    """Small requests that each long-lived broker gets before the first row."""
+    page_cache_bytes: int
+    """Bytes of a file that is written before any broker starts, so that the page cache is not used the first time."""
     memory_bytes: int
     partitions: int
     connections: int
@@ -78,14 +83,14 @@ class Scale:
 
 FULL = Scale(
     rounds=3,
+    most_rounds=5,
     payload_bytes=2 * GB,
     small_records=10_000_000,
     requests=200_000,
     round_trips=50_000,
     warm_up_bytes=GB,
     warm_up_requests=200_000,
-    prewarm_bytes=10 * GB,
-    starts=5,
+    page_cache_bytes=10 * GB,
     memory_bytes=GB,
     partitions=10_000,
     connections=10_000,
@@ -95,14 +100,14 @@ FULL = Scale(
 )
 QUICK = Scale(
     rounds=1,
+    most_rounds=2,
     payload_bytes=200 * MB,
     small_records=1_000_000,
     requests=20_000,
     round_trips=5_000,
     warm_up_bytes=50 * MB,
     warm_up_requests=5_000,
-    prewarm_bytes=0,
-    starts=2,
+    page_cache_bytes=0,
     memory_bytes=100 * MB,
     partitions=500,
     connections=500,
@@ -147,7 +152,7 @@ class Row:
     contenders: tuple[str, ...] = (TIDELOG, KAFKA)
     serving: bool = True
     rounds: int | None = None
-    """Fixed number of rounds; None takes the scale's."""
+    """Number of rounds, if the scale's ``most_rounds`` allows it; None: the scale's ``rounds``."""
     in_pairs: bool = False
     """True when ``total``, all CPU time, is also compared with the floor's in pairs, as ``times_floor``."""
     reads: bool = False

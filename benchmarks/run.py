@@ -102,7 +102,7 @@ class Bench:
     def measure_row(self, row: Row) -> None:
         """Measure all rounds of one row."""
         taking_part = [contender for contender in self.everyone if contender.name in row.contenders]
-        rounds = min(row.rounds or self.scale.rounds, max(self.scale.rounds, self.scale.starts))
+        rounds = min(row.rounds or self.scale.rounds, max(self.scale.rounds, self.scale.most_rounds))
         for number in range(rounds if taking_part else 0):
             for contender in rotate_contenders(taking_part, number):
                 found = self.attempt(row, Run(self.scale, self.work, number), contender)
@@ -162,7 +162,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rival", choices=[KAFKA, "none"], default=KAFKA, help="the broker to compare with Tidelog")
     parser.add_argument("--rounds", type=int, help="rounds of each row (default 3, quick: 1)")
     parser.add_argument("--no-tidelog", action="store_true", help="measure the rival alone")
-    parser.add_argument("--prewarm-gb", type=float, help="page cache to touch first (default 10, quick: 0)")
+    parser.add_argument(
+        "--prewarm-gb", type=float, help="GB to write to the page cache before all rows (default 10, quick: 0)"
+    )
     parser.add_argument("--save", action="store_true", help="save a partial run too; full runs are always saved")
     return parser.parse_args(words)
 
@@ -187,14 +189,14 @@ def main(words: Sequence[str] | None = None, report: Callable[[str], None] = pri
     asked = arguments(words)
     scale = QUICK if asked.quick else FULL
     if asked.rounds:
-        scale = replace(scale, rounds=asked.rounds, starts=asked.rounds)
+        scale = replace(scale, rounds=asked.rounds, most_rounds=asked.rounds)
     rows = [row for row in ROWS if row.name in asked.only] if asked.only or asked.section else list(ROWS)
     BUILD.mkdir(exist_ok=True)
-    prewarm = scale.prewarm_bytes if asked.prewarm_gb is None else int(asked.prewarm_gb * 1e9)
+    page_cache_bytes = scale.page_cache_bytes if asked.prewarm_gb is None else int(asked.prewarm_gb * 1e9)
     results = Results()
     try:
         with TemporaryDirectory(prefix="bench-", dir=BUILD, ignore_cleanup_errors=True) as work:
-            machine.prewarm_page_cache(Path(work), prewarm)
+            machine.prewarm_page_cache(Path(work), page_cache_bytes)
             Bench(scale, contenders(asked.rival, not asked.no_tidelog), Path(work), results).measure(rows)
     finally:  # what was measured before a failure is worth keeping
         table = markdown_table(rows, results)
