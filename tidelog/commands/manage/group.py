@@ -137,7 +137,7 @@ class Target(NamedTuple):
     "--to-datetime",
     type=Moment(),
     metavar="TIME",
-    help="to the first record not older; ms, ISO 8601, 09:00, or 15m ago",
+    help="to the first record of this time or later: ms, ISO 8601, 09:00, or 15m for 15 minutes ago",
 )
 @click.option("--dry-run", is_flag=True, help="show the offsets, commit none")
 @json_option

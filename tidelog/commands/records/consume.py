@@ -37,8 +37,9 @@ OFFSET_WORDS = {"start": "start", "beginning": "start", "earliest": "start", "en
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("-o", "--offset", metavar="WHERE", help="start, end, an offset, or -N for the last N of each partition")
 @click.option("--from-beginning", is_flag=True, help="as --offset start, which is the default without a group")
-@click.option("--from", "begin", type=Moment(), metavar="TIME", help="not older; ms, ISO 8601, 09:00, or 15m ago")
-@click.option("--to", "end", type=Moment(), metavar="TIME", help="not newer")
+@click.option("--from", "begin", type=Moment(), metavar="TIME",
+              help="only records of this time or later: ms, ISO 8601, 09:00, or 15m for 15 minutes ago")  # fmt: skip
+@click.option("--to", "end", type=Moment(), metavar="TIME", help="only records of this time or earlier")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, metavar="N",
               help="this partition alone; may be repeated")  # fmt: skip
 @click.option(

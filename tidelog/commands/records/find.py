@@ -19,8 +19,9 @@ DEFAULT_MAX = 100
 @click.argument("topic", metavar="TOPIC", shell_complete=complete_topics)
 @click.option("--key", metavar="KEY", help="records with exactly this key (the topic needs index.keys=true)")
 @click.option("--tag", metavar="TAG", help="records with this value in the header that index.tag.header names")
-@click.option("--from", "begin", type=Moment(), metavar="TIME", help="not older; ms, ISO 8601, 09:00, or 15m ago")
-@click.option("--to", "end", type=Moment(), metavar="TIME", help="not newer")
+@click.option("--from", "begin", type=Moment(), metavar="TIME",
+              help="only records of this time or later: ms, ISO 8601, 09:00, or 15m for 15 minutes ago")  # fmt: skip
+@click.option("--to", "end", type=Moment(), metavar="TIME", help="only records of this time or earlier")
 @click.option(
     "--max",
     "max_records",
@@ -28,9 +29,9 @@ DEFAULT_MAX = 100
     default=DEFAULT_MAX,
     metavar="N",
     show_default=True,
-    help="at most N",
+    help="at most N records, the newest ones",
 )
-@click.option("--all", "everything", is_flag=True, help="every record that matches")
+@click.option("--all", "everything", is_flag=True, help="all records that match: --max has no effect")
 @click.option("--no-wait", is_flag=True, help="answer at once, even if the index has not caught up")
 @click.option(
     "--isolation",
