@@ -1,7 +1,10 @@
-"""Dispatcher of a member: requests that only the active controller can answer are forwarded to it unchanged.
+"""Dispatcher of a member: it forwards some requests, and lets coordinators verify transactional Produce requests.
 
-The controller's answers go to the client unchanged. Levels of loggers belong to one process, so requests that change
-them are not forwarded.
+an API of FORWARDED     goes to the active controller unchanged, and its answer goes to the client unchanged; except
+                        a change of nothing but levels of loggers, which belong to this process: it is handled here
+transactional Produce   is handled here once the coordinator, mostly on another broker, was asked whether each
+                        batch's partition is in the transaction (KIP-890)
+any other               is handled here, as by a broker without a cluster
 """
 
 from __future__ import annotations
@@ -45,15 +48,20 @@ from tidelog.protocol.messages.produce import ProduceRequest
 from tidelog.protocol.record.record_batch import MAGIC_OFFSET, MAGIC_V2, RECORD_BATCH_OVERHEAD, RecordBatch
 
 FIRST_TRANSACTIONAL_VERSION = 3
+"""First version of Produce with a transactional id."""
 FIRST_VERSION_BY_ID = 13
+"""First version of Produce that names topics by id."""
 _PRODUCE = b"\0\0"
+"""API key of Produce, as a frame begins."""
 _LENGTH = struct.Struct(">i")
-_WORD = struct.Struct(">I")
-_CHANGES_OF_CONFIGS = (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS)
+_ROUTE = struct.Struct(">I")
+"""API key and version as one number, with which ``find_entry`` finds the handler."""
+_CONFIG_CHANGES = (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS)
+"""APIs that may change levels of loggers."""
 
 
 class MemberDispatcher(Dispatcher):
-    """Dispatcher that forwards requests for the active controller. Loop thread only."""
+    """Dispatcher that forwards requests, and lets transactional ones be verified. Loop thread only."""
 
     __slots__ = ("_forwarder", "_peers")
 
@@ -64,13 +72,11 @@ class MemberDispatcher(Dispatcher):
 
     def dispatch(self, context: RequestContext, frame: memoryview) -> Answer:
         """Answer one request, as ``Dispatcher.dispatch``."""
-        if len(frame) < _WORD.size or frame[0] or frame[1] not in FORWARDED:
+        if len(frame) < _ROUTE.size or frame[0] or frame[1] not in FORWARDED:
             if frame[:2] == _PRODUCE and has_transactional_id(frame):
                 return self._produce(context, frame)
             return super().dispatch(context, frame)
-        (word,) = _WORD.unpack_from(frame)
-        find_entry(word)
-        api_key = context.api_key = word >> 16
+        api_key = context.api_key = check_served(frame)
         allowed = max_bytes(api_key, self._broker.config)
         if len(frame) > allowed:
             raise InvalidRequestError(f"a request of {len(frame)} bytes; this API has at most {allowed}")
@@ -80,11 +86,12 @@ class MemberDispatcher(Dispatcher):
         return InSteps(api_key, answer) if isinstance(answer, Job) else answer
 
     def _forward(self, context: RequestContext, frame: memoryview, api_key: int) -> FrameSteps:
-        """Return the controller's answer to a request. A KafkaError is answered as the API's own handler does.
+        """Return the controller's answer to a request, whose version is served. If there is none, the KafkaError that
+        says why is answered as the API's own handler would answer it.
 
         Raises InvalidRequestError, CloseConnectionError.
         """
-        if api_key in _CHANGES_OF_CONFIGS and (yield from changes_loggers(frame)):
+        if api_key in _CONFIG_CHANGES and (yield from changes_loggers(frame)):
             return (yield from wait_for_frame(Dispatcher.dispatch(self, context, frame)))
         principal = DefaultPrincipalData(type=context.principal.type, name=context.principal.name)
         principal.token_authenticated = context.token_authenticated
@@ -96,11 +103,15 @@ class MemberDispatcher(Dispatcher):
         return _LENGTH.pack(len(response)) + response
 
     def _note(self, context: RequestContext, frame: memoryview, response: bytes) -> None:
-        """Begin to write the audit lines of an answered request, in steps."""
+        """Begin to write the audit lines of a request that the controller has answered; later steps write them."""
         self._broker.late_lines.begin(note_forwarded(context, frame, memoryview(response)))
 
     def _produce(self, context: RequestContext, frame: memoryview) -> Answer:
-        """Answer a transactional produce request once the coordinators of its producers were asked."""
+        """Answer a transactional produce request once the coordinators were asked about its batches.
+
+        Raises InvalidRequestError, CloseConnectionError.
+        """
+        context.api_key = check_served(frame)
         own = own_frame(frame)
         try:
             waits = [one for one in self._verifications(context, own, decode(own)) if one is not None]
@@ -135,10 +146,10 @@ class MemberDispatcher(Dispatcher):
     def _verifications(
         self, context: RequestContext, frame: memoryview, request: ProduceRequest
     ) -> Iterator[Deferred[None] | None]:
-        """Ask the coordinators about each batch of a request, unless they were asked before; yield what to wait for, or
-        None.
+        """Ask the coordinators about each batch of a request. Yields what to wait for, or None if there is nothing:
+        the batch is not transactional, or was asked about before.
 
-        They are not asked about a topic that the client may not write: coordinators trust this broker.
+        Coordinators trust this broker, so they are not asked about a topic that the client may not write.
         """
         version = decode_request_header(frame)[0].api_version
         transactional_id = request.transactional_id or ""
@@ -159,7 +170,7 @@ class MemberDispatcher(Dispatcher):
                 yield self._peers.ask_coordinator(transactional_id, named, producer, is_adding=is_adding)
 
     def _may_write(self, context: RequestContext, kind: ResourceType, name: str) -> bool:
-        """Return whether a client may write; the audit line of a refusal is left to the request's own check."""
+        """Return whether a client may WRITE a resource. A refusal has no audit line here: the handler checks again."""
         authorizer = self._broker.authorizer
         return authorizer is None or authorizer.authorize(context, AclOperation.WRITE, kind, name, is_filter=True)
 
@@ -172,8 +183,15 @@ class MemberDispatcher(Dispatcher):
         return (yield from steps)
 
 
+def check_served(frame: memoryview) -> int:
+    """Return the API key of a request. Raises InvalidRequestError for a version that is not served."""
+    (word,) = _ROUTE.unpack_from(frame)
+    find_entry(word)
+    return int(word >> 16)
+
+
 def has_transactional_id(frame: memoryview) -> bool:
-    """Return whether a produce request names a transactional id."""
+    """Return whether a produce request names a transactional id, in whatever version. Raises InvalidRequestError."""
     header, position = decode_request_header(frame)
     if header.api_version < FIRST_TRANSACTIONAL_VERSION or position + 1 >= len(frame):
         return False
@@ -183,7 +201,7 @@ def has_transactional_id(frame: memoryview) -> bool:
 
 
 def producer_of(records: object) -> tuple[int, int] | None:
-    """Return producer id and epoch of a transactional batch, None for another."""
+    """Return producer id and epoch of a transactional batch; None for another batch, or malformed records."""
     if not isinstance(records, memoryview) or len(records) < RECORD_BATCH_OVERHEAD or records[MAGIC_OFFSET] != MAGIC_V2:
         return None
     batch = RecordBatch(records)
@@ -191,14 +209,16 @@ def producer_of(records: object) -> tuple[int, int] | None:
 
 
 def decode(frame: memoryview) -> Any:
-    """Decode a request in one turn of the loop. Raises InvalidRequestError, also for too many elements."""
+    """Decode a request in one turn of the loop; its version is served. Raises InvalidRequestError, also if it has more
+    elements than one turn may decode.
+    """
     header, position = decode_request_header(frame)
     module = importlib.import_module(REGISTRY[header.api_key].module)
     return module.Request.decode_from(frame, position, header.api_version, ONE_TURN_ELEMENTS)[0]
 
 
 def decode_in_steps(frame: memoryview) -> Steps[Any]:
-    """Decode a request in steps. Raises InvalidRequestError."""
+    """Decode a request in steps; its version is served. Raises InvalidRequestError."""
     header, position = decode_request_header(frame)
     module = importlib.import_module(REGISTRY[header.api_key].module)
     steps = module.Request.decode_in_steps(frame, position, header.api_version, max_elements(header.api_key))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +22,7 @@ from tidelog.broker.member.forwarding.dispatcher import (
 )
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.requests.bounds import max_bytes
+from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.requests.route import Pending
 from tidelog.protocol.acl import AclOperation
 from tidelog.protocol.acl import ResourceType as AclResource
@@ -180,8 +182,11 @@ def test_coordinators_are_asked_about_many_batches_in_steps(tmp_path: Path) -> N
     partitions = [PartitionProduceData(index=index, records=records) for index in range(2_000)]
     topics = [TopicProduceData(name="t", partition_data=partitions)]
     request = ProduceRequest(transactional_id="id", acks=-1, timeout_ms=1, topic_data=topics)
-    answer = dispatcher.dispatch(data.context(12), frame(ApiKey.PRODUCE, 12, request))
+    context = data.context(12)
+    context.api_key = ApiKey.METADATA
+    answer = dispatcher.dispatch(context, frame(ApiKey.PRODUCE, 12, request))
     assert isinstance(answer, Pending)
+    assert context.api_key == ApiKey.PRODUCE, "the questions are audited and measured as those of another API"
     assert asked < 200
     frames: list[Any] = []
     answer.on_answer(frames.append)
@@ -198,4 +203,29 @@ def test_a_malformed_transactional_request_is_refused(tmp_path: Path) -> None:
     request = ProduceRequest(transactional_id="id", acks=-1, timeout_ms=1, topic_data=[TopicProduceData(name="t")])
     with pytest.raises(InvalidRequestError):
         dispatcher.dispatch(data.context(12), frame(ApiKey.PRODUCE, 12, request)[:-3])
+    data.close()
+
+
+@pytest.mark.parametrize("version", [REGISTRY[ApiKey.PRODUCE].max_version + 1, 2**15 - 1])
+@pytest.mark.parametrize("body", [b"\0", b"\3id", b""])
+def test_a_produce_request_of_a_version_that_is_not_served_is_refused(
+    tmp_path: Path, version: int, body: bytes
+) -> None:
+    """With a transactional id its version was not checked: the log had an error with a traceback."""
+    data = DataBroker(tmp_path)
+    dispatcher = MemberDispatcher(data.broker, cast(Any, Controller()), cast(Any, SimpleNamespace()))
+    header = struct.pack(">hhihB", ApiKey.PRODUCE, version, 7, -1, 0)
+    with pytest.raises(InvalidRequestError, match=f"API 0 is not served in version {version}"):
+        dispatcher.dispatch(data.context(12), memoryview(header + body.ljust(20 * len(body), b"\0")))
+    data.close()
+
+
+@pytest.mark.parametrize("api_key", sorted(REGISTRY.keys() - {ApiKey.API_VERSIONS}))
+def test_a_version_that_is_not_served_is_refused_for_each_api(tmp_path: Path, api_key: int) -> None:
+    data = DataBroker(tmp_path)
+    dispatcher = MemberDispatcher(data.broker, cast(Any, Controller()), cast(Any, SimpleNamespace()))
+    version = REGISTRY[api_key].max_version + 1
+    header = struct.pack(">hhihB", api_key, version, 7, -1, 0)
+    with pytest.raises(InvalidRequestError, match=f"API {api_key} is not served in version {version}"):
+        dispatcher.dispatch(data.context(0), memoryview(header + b"\3id".ljust(40, b"\0")))
     data.close()
