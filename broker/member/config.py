@@ -8,6 +8,7 @@ from tidelog.broker.cluster.fetching.work import FetcherConfig
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.config.broker_config import MAX_PORT, UNROUTABLE, BrokerConfig, invalid_value_error
 from tidelog.broker.config.broker_config import Endpoint as Listener
+from tidelog.broker.member.connections.frame_link import MAX_FRAME_BYTES, MAX_RESPONSE_BYTES
 from tidelog.broker.member.connections.security import PeerSecurity, broker_security, controller_security
 from tidelog.broker.metadata.metadata_image import Endpoint
 from tidelog.broker.metrics.rates import Window
@@ -17,6 +18,8 @@ from tidelog.protocol.config_def import ConfigError
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 BOOTSTRAP = "controller.quorum.bootstrap.servers"
 VOTERS = "controller.quorum.voters"
+MAX_RECORDS_BYTES = MAX_FRAME_BYTES - MAX_RESPONSE_BYTES
+"""Most bytes of records that an answer is asked for, so that it fits into a frame with all else that it has."""
 
 
 class ControllerTimeouts(NamedTuple):
@@ -88,7 +91,7 @@ def fetcher_config(config: BrokerConfig, broker_epoch: int) -> FetcherConfig:
         max_wait_ms=config.get_int("replica.fetch.wait.max.ms"),
         min_bytes=config.get_int("replica.fetch.min.bytes"),
         partition_max_bytes=config.get_int("replica.fetch.max.bytes"),
-        response_max_bytes=config.get_int("replica.fetch.response.max.bytes"),
+        response_max_bytes=min(config.get_int("replica.fetch.response.max.bytes"), MAX_RECORDS_BYTES),
         backoff_ms=config.get_int("replica.fetch.backoff.ms"),
     )
 

@@ -15,6 +15,8 @@ from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.types import Buffer
 
 MAX_RESPONSE_BYTES = 128 * 1024 * 1024
+"""Largest response without records. What another service sends as its first four bytes, such as ``HTTP``, is longer."""
+_MAX_FRAME_BYTES = 2**31 - 1
 CLIENT_ID = "tidelog"
 LENGTH = struct.Struct(">i")
 
@@ -44,6 +46,7 @@ class _Waiting(NamedTuple):
     correlation_id: int
     header_version: int
     version: int
+    max_response_bytes: int
 
 
 class Wire:
@@ -70,19 +73,26 @@ class Wire:
         # The cast is right: parts that are ranges of files occur in responses only.
         first, *rest = cast("list[Buffer]", request.encode_parts(version)) or [b""]
         size = len(header) + len(first) + sum(len(part) for part in rest)
-        self._waiting.append(_Waiting(self._correlation_id, response_header_version(api_key, version), version))
+        # A batch is sent whole, and only the broker's configuration limits it.
+        longest = _MAX_FRAME_BYTES if api_key == ApiKey.FETCH else MAX_RESPONSE_BYTES
+        self._waiting.append(
+            _Waiting(self._correlation_id, response_header_version(api_key, version), version, longest)
+        )
         return [LENGTH.pack(size) + header + first, *rest]
 
     def frame_size(self, prefix: bytes) -> int:
-        """Decode the size of a frame from its four-byte prefix. Raises ClientError."""
+        """Decode the size of the next frame, the response to the oldest request, from its four-byte prefix.
+
+        Raises ClientError.
+        """
         (size,) = LENGTH.unpack(prefix)
-        if not LENGTH.size <= size <= MAX_RESPONSE_BYTES:
+        if not LENGTH.size <= size <= self._waiting[0].max_response_bytes:
             raise ClientError(f"{self._peer} sent a frame of {size} bytes: this is not a Kafka broker")
         return int(size)
 
     def decode(self, frame: Buffer, response_type: type[_Response]) -> _Response:
         """Decode the response to the oldest request in flight. Raises ClientError; InvalidRequestError if malformed."""
-        expected, header_version, version = self._waiting.popleft()
+        expected, header_version, version, _ = self._waiting.popleft()
         (correlation_id,) = LENGTH.unpack_from(frame)
         if correlation_id != expected:
             raise ClientError(f"{self._peer} answered request {correlation_id} instead of {expected}")

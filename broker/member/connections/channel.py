@@ -18,7 +18,7 @@ from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from tidelog.broker.cluster.quorum import Address
-from tidelog.broker.member.connections.frame_link import FrameLink
+from tidelog.broker.member.connections.frame_link import MAX_FRAME_BYTES, MAX_RESPONSE_BYTES, FrameLink
 from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.security.sasl.client.exchange import NONCE_BYTES, Credentials, begin_exchange
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
@@ -179,7 +179,9 @@ class Channel:
         if request_header_version(api_key, version) >= 2:
             header += b"\0"
         body = request.encode(version)
-        frame = memoryview(await connection.link.exchange(header + body))
+        # Records have no other limit: ``replica.fetch.response.max.bytes``, and a larger batch is sent alone.
+        longest = MAX_FRAME_BYTES if api_key == ApiKey.FETCH else MAX_RESPONSE_BYTES
+        frame = memoryview(await connection.link.exchange(header + body, longest))
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         if correlation_id != self._correlation_id:
             raise ChannelError(f"request {correlation_id} was answered instead of {self._correlation_id}")

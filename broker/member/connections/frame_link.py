@@ -1,11 +1,11 @@
-"""Protocol of one connection to another node: it sends a request's frame, and receives the answer's into one buffer.
+"""Protocol of one connection to another node: it sends the frame of a request, and receives that of its answer.
 
     idle --exchange--> receives the length --4 bytes--> receives the frame --all its bytes--> idle
 
-Records are used from the buffer that their answer was received into. A follower that catches up receives gigabytes this
-way, for half the CPU time of a stream that copies answers out of its buffer. The buffer grows to twice the bytes
-received at most: a large length alone reserves no 128 MB. Unexpected bytes, and a frame that is too long or too
-short, close the connection.
+Each answer is received into a buffer of its own, and its records are used from there. A follower that catches up
+receives gigabytes this way, for half the CPU time of a stream that copies answers out of its buffer. The buffer begins
+with FIRST_BYTES and grows to at most twice the bytes received: a large length alone reserves no memory. Bytes without a
+request, and a frame that is too long or too short, close the connection.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import struct
 from typing import cast
 
 MAX_RESPONSE_BYTES = 128 * 1024 * 1024
+"""Largest answer without records. What another service sends as its first four bytes, such as ``HTTP``, is longer."""
+MAX_FRAME_BYTES = 2**31 - 1
+"""Largest frame of the protocol."""
 FIRST_BYTES = 1024 * 1024
-"""First size of the buffer for a long answer."""
+"""First size of the buffer for a longer answer."""
 
 _LENGTH = struct.Struct(">i")
 
@@ -33,11 +36,13 @@ class FrameLink(asyncio.BufferedProtocol):
         """Buffer of the answer, once its length is known."""
         self._size = 0
         """Size in bytes of what is being received: the answer's length, or the answer."""
+        self._max_size = MAX_RESPONSE_BYTES
+        """Largest size of the answer that is waited for."""
         self._received = 0
         self._expect_length()
 
-    async def exchange(self, request: bytes) -> bytearray:
-        """Send a frame; return the next one that is received, without its length. Raises OSError.
+    async def exchange(self, request: bytes, max_response_bytes: int = MAX_RESPONSE_BYTES) -> bytearray:
+        """Send a request; return the frame of its answer. Both are without their length. Raises OSError.
 
         Cancellation closes the connection: a late answer would be taken for the next request's.
         """
@@ -45,7 +50,7 @@ class FrameLink(asyncio.BufferedProtocol):
             raise self._failure
         assert self._transport is not None
         assert self._answer is None
-        self._answer = asyncio.get_running_loop().create_future()
+        self._answer, self._max_size = asyncio.get_running_loop().create_future(), max_response_bytes
         try:
             self._transport.write(_LENGTH.pack(len(request)) + request)
             return await self._answer
@@ -57,11 +62,11 @@ class FrameLink(asyncio.BufferedProtocol):
 
     @property
     def is_closed(self) -> bool:
-        """True once the connection is lost."""
+        """True once the connection is lost, or closed because of what the node sent."""
         return self._failure is not None
 
     def close(self) -> None:
-        """Close the connection, without waiting until a node that hangs has read the rest of a request."""
+        """Close the connection at once, even if a node that hangs has not read the rest of a request."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -74,7 +79,7 @@ class FrameLink(asyncio.BufferedProtocol):
         self._fail(exc if isinstance(exc, OSError) else ConnectionResetError("the connection was closed"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the part of a buffer that receives the next bytes."""
+        """Return the memory that receives the next bytes: the rest of the length, or of the answer's buffer."""
         if self._frame is None:
             return memoryview(self._length)[self._received :]
         if self._received == len(self._frame):
@@ -82,7 +87,7 @@ class FrameLink(asyncio.BufferedProtocol):
         return memoryview(self._frame)[self._received :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Count received bytes, and end the exchange when its answer is complete."""
+        """Count received bytes; a complete length begins the answer, a complete answer ends the exchange."""
         self._received += nbytes
         if self._answer is None or self._answer.done():
             self._refuse("the node sent bytes that were not asked for")
@@ -97,7 +102,7 @@ class FrameLink(asyncio.BufferedProtocol):
         self._frame, self._size, self._received = None, _LENGTH.size, 0
 
     def _expect_frame(self, size: int) -> None:
-        if not _LENGTH.size <= size <= MAX_RESPONSE_BYTES:
+        if not _LENGTH.size <= size <= self._max_size:  # an answer has at least a correlation id of four bytes
             self._refuse(f"a frame of {size} bytes: this is not a Kafka node")
             return
         self._frame, self._size, self._received = bytearray(min(size, FIRST_BYTES)), size, 0

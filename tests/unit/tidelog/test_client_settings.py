@@ -12,8 +12,9 @@ from tidelog import cli
 from tidelog.client import ClientError, SettingsError
 from tidelog.client.security import Security
 from tidelog.client.settings import load_settings
-from tidelog.client.wire import Wire
+from tidelog.client.wire import MAX_RESPONSE_BYTES, Wire
 from tidelog.commands.frame import output
+from tidelog.protocol.messages.fetch import FetchRequest
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 
@@ -101,6 +102,18 @@ def test_requests_are_answered_in_their_order() -> None:
     ]
     assert [wire.decode(frame, MetadataResponse).cluster_id for frame in answers] == ["a", "b"]
     assert wire.waiting == 0
+
+
+def test_only_an_answer_with_records_may_be_longer_than_128_mib() -> None:
+    """A batch of a broker with a larger ``message.max.bytes`` and ``socket.request.max.bytes`` could not be read."""
+    long = struct.pack(">i", MAX_RESPONSE_BYTES + 1)
+    wire = Wire("h:1")
+    wire.encode(FetchRequest(), 12)
+    assert wire.frame_size(long) == MAX_RESPONSE_BYTES + 1
+    wire = Wire("h:1")
+    wire.encode(MetadataRequest(), 9)
+    with pytest.raises(ClientError, match="this is not a Kafka broker"):
+        wire.frame_size(long)
 
 
 def test_an_answer_to_another_question_is_refused() -> None:

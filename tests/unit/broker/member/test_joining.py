@@ -13,7 +13,8 @@ from tidelog.broker.cluster.observing.metadata_position import NOWHERE, Metadata
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
-from tidelog.broker.member.config import member_config
+from tidelog.broker.member.config import fetcher_config, member_config
+from tidelog.broker.member.connections.frame_link import MAX_FRAME_BYTES
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.directories import (
     claim_member_directories,
@@ -75,6 +76,12 @@ def test_a_members_endpoints_and_controllers_come_from_its_configuration() -> No
     assert (found.rack, found.heartbeat_interval_ms, found.registration_timeout_ms) == ("r1", 2000, 60_000)
     voters = member_config(config(controller_quorum_bootstrap_servers=None, controller_quorum_voters="1@a:1,2@b:2"))
     assert voters.controllers == (Address("a", 1), Address("b", 2))
+
+
+@pytest.mark.parametrize("limit", [0, 200 * 1024 * 1024, MAX_FRAME_BYTES])
+def test_a_follower_asks_for_as_many_records_as_fit_into_a_frame(limit: int) -> None:
+    found = fetcher_config(config(replica_fetch_response_max_bytes=str(limit)), 1).response_max_bytes
+    assert found == limit or found < limit == MAX_FRAME_BYTES
 
 
 @pytest.mark.parametrize(

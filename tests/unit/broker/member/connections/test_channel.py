@@ -18,6 +18,7 @@ from tests.support.certificates import Certificates
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.clients.scram_credentials import ScramMechanism, derive
+from tidelog.broker.member.connections import channel as channel_module
 from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.connections.security import PeerSecurity, broker_security, controller_security
 from tidelog.broker.metadata.metadata_image import ScramState
@@ -29,6 +30,8 @@ from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.header import decode_request_header
 from tidelog.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from tidelog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from tidelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopicResponse
 
 PLAIN_USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="tide" password="s3a" {};'
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="tide" password="s3a";'
@@ -300,3 +303,33 @@ async def test_a_node_cannot_be_reached_without_a_thread(certificates: Certifica
     asyncio.get_running_loop().set_default_executor(executor)
     with pytest.raises(ChannelError, match="cannot schedule new futures"):
         await Channel(30.0, security).ask(Address("127.0.0.1", 9), REQUEST, AllocateProducerIdsResponse)
+
+
+class Leader(Node):
+    """A node whose answers to Fetch and ListOffsets take 20,000 bytes."""
+
+    def _answer(self, exchange: SaslAuthenticator | None, frame: memoryview) -> bytes:
+        header, _ = decode_request_header(frame)
+        if header.api_key == ApiKey.FETCH:
+            data = PartitionData(partition_index=0, high_watermark=1, records=bytes(20_000))
+            return encode(header, FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[data])]))
+        if header.api_key == ApiKey.LIST_OFFSETS:
+            return encode(header, ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t" * 20_000)]))
+        served = [
+            ApiVersion(api_key=ApiKey.FETCH, min_version=4, max_version=12),
+            ApiVersion(api_key=ApiKey.LIST_OFFSETS, min_version=1, max_version=7),
+        ]
+        return encode(header, ApiVersionsResponse(api_keys=served))
+
+
+async def test_only_an_answer_with_records_may_have_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``replica.fetch.response.max.bytes`` and ``max.message.bytes`` have no upper bound; such an answer ended the
+    replication of its partitions.
+    """
+    monkeypatch.setattr(channel_module, "MAX_RESPONSE_BYTES", 10_000)
+    async with Leader("PLAINTEXT", {}) as node:
+        channel = node.channel(PeerSecurity("BROKERS"))
+        fetched = await channel.ask(node.address, FetchRequest(), FetchResponse)
+        assert len(fetched.responses[0].partitions[0].records or b"") == 20_000
+        with pytest.raises(ChannelError, match="this is not a Kafka node"):
+            await channel.ask(node.address, ListOffsetsRequest(), ListOffsetsResponse)

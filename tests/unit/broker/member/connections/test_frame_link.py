@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from tidelog.broker.member.connections.frame_link import FIRST_BYTES, MAX_RESPONSE_BYTES, FrameLink
+from tidelog.broker.member.connections.frame_link import (
+    FIRST_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_RESPONSE_BYTES,
+    FrameLink,
+)
 
 
 class PiecesTransport(asyncio.Transport):
@@ -88,6 +93,30 @@ async def test_a_frame_of_an_impossible_size_is_an_error(size: int) -> None:
     with pytest.raises(ConnectionAbortedError, match=f"a frame of {size} bytes: this is not a Kafka node"):
         await task
     assert transport.is_closed
+
+
+@pytest.mark.parametrize("size", [MAX_RESPONSE_BYTES + 1, MAX_FRAME_BYTES])
+async def test_a_long_answer_is_expected_only_if_its_request_allows_it(size: int) -> None:
+    transport = PiecesTransport(FrameLink())
+    task = asyncio.create_task(transport.link.exchange(b"fetch", MAX_FRAME_BYTES))
+    await asyncio.sleep(0)
+    transport.deliver(struct.pack(">i", size) + b"more", lambda: 5)
+    assert not transport.is_closed
+    with transport.link.get_buffer(-1) as buffer:
+        assert len(buffer) == FIRST_BYTES - 4
+    task.cancel()
+
+
+async def test_the_request_after_one_for_records_allows_no_long_answer() -> None:
+    transport = PiecesTransport(FrameLink())
+    task = asyncio.create_task(transport.link.exchange(b"fetch", MAX_FRAME_BYTES))
+    await asyncio.sleep(0)
+    transport.deliver(framed(b"records"), lambda: 100)
+    assert await task == b"records"
+    task = await begin(transport)
+    transport.deliver(struct.pack(">i", MAX_RESPONSE_BYTES + 1), lambda: 5)
+    with pytest.raises(ConnectionAbortedError, match="this is not a Kafka node"):
+        await task
 
 
 async def test_a_response_without_a_request_closes_the_connection() -> None:
