@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import ipaddress
-import json
 from typing import Any, NamedTuple
 
 from tidelog.client import Client, ClientError, parse_bootstrap
@@ -17,6 +16,7 @@ from tidelog.client.sasl.bearer import BearerCredentials
 from tidelog.client.security import Security
 from tidelog.client.settings import ClientSettings
 from tidelog.protocol.errors import error_for_code
+from tidelog.protocol.foreign_text import decode_json
 from tidelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -56,8 +56,8 @@ class AdminInterface(NamedTuple):
             response = connection.getresponse()
             if response.status == UNAUTHORIZED:
                 raise ClientError(self._explain_refusal(security))
-            return response.status, json.loads(response.read())
-        except (HTTPException, ValueError, RecursionError, BrokenPipeError) as error:
+            return response.status, decode_json(response.read())
+        except (HTTPException, ValueError, BrokenPipeError) as error:
             where = f"{self.host}:{self.port}"
             raise ClientError(f"the admin interface at {where} sent no valid response: {error}") from error
         finally:

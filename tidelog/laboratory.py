@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+from tidelog.protocol.foreign_text import decode_json
+
 TIMEOUT_S = 60.0
 LABORATORY_DEFAULTS = {
     # The clock is moved by days, and idle connections must stay open.
@@ -141,7 +143,7 @@ class Laboratory:
             raise LaboratoryError(f"the broker does not answer: {error}") from error
         if not line:
             raise LaboratoryError("the broker has ended")
-        answer = json.loads(line)
+        answer = decode_json(line)
         if "error" in answer:
             raise LaboratoryError(answer["error"])
         return answer["result"]

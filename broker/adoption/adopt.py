@@ -68,6 +68,7 @@ from tidelog.log.system.file_system import FileEntry, FileSystem
 from tidelog.log.system.time import Time
 from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import KafkaError, KafkaStorageError
+from tidelog.protocol.foreign_text import decode_json
 from tidelog.protocol.types import SystemRandom, random_uuid, uuid_to_str
 
 STAGING_DIRECTORY = ".adopting"
@@ -186,7 +187,7 @@ class Adoption:
         """Remove the directories that an interrupted or failed run left."""
         journal = os.path.join(self._staging, JOURNAL_FILE)
         if self._file_system.exists(journal):
-            for name in json.loads(self._file_system.read_file(journal)):
+            for name in decode_json(self._file_system.read_file(journal)):
                 if controller.image.topic_by_name(TopicPartition.parse(name).topic) is None:
                     self._file_system.remove_directory(os.path.join(self._options.target, name))
         self._file_system.remove_directory(self._staging)

@@ -16,6 +16,7 @@ from tidelog.broker.config.offset_reset import is_offset_reset
 from tidelog.broker.config.resource_type import ResourceType
 from tidelog.protocol.config_def import Check, ConfigDef, ConfigKey, ConfigType, Importance, between, one_of
 from tidelog.protocol.errors import InvalidConfigError, InvalidRequestError
+from tidelog.protocol.foreign_text import compile_pattern
 
 DEFAULT_PUSH_INTERVAL_MS = 300_000
 # Properties by which a subscription may select clients; a regular expression is given for each.
@@ -202,7 +203,7 @@ def parse_match(entries: list[str]) -> dict[str, re.Pattern[str]]:
         if not separator or name.strip() not in MATCHERS:
             raise InvalidRequestError(f"Illegal client matching pattern: {entry}")
         try:
-            patterns[name.strip()] = re.compile(expression.strip())
-        except re.error as error:
+            patterns[name.strip()] = compile_pattern(expression.strip())
+        except ValueError as error:
             raise InvalidRequestError(f"Illegal client matching pattern: {entry}: {error}") from None
     return patterns

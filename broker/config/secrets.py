@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from tidelog.broker.config.sources import PropertiesError, parse_properties
 from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.foreign_text import compile_pattern
 
 PROVIDERS_KEY = "config.providers"
 MAX_BYTES = 1024 * 1024
@@ -117,8 +118,8 @@ def make_provider(kind: str, environment: Mapping[str, str], limit: str | None) 
     """Return a provider; ``limit`` is a pattern for variables, a list of paths for files. Raises ConfigError."""
     if kind == "env":
         try:
-            pattern = re.compile(limit or ".*")
-        except re.error:
+            pattern = compile_pattern(limit or ".*")
+        except ValueError:
             raise ConfigError(f"{PROVIDERS_KEY}: the allowlist.pattern {limit!r} is not a valid pattern") from None
         return partial(read_variable, environment, pattern)
     allowed = None if limit is None else [os.path.realpath(path.strip()) for path in limit.split(",") if path.strip()]

@@ -11,7 +11,6 @@ renames an old file that lies beside the log.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 from collections.abc import Iterator
@@ -38,6 +37,7 @@ from tidelog.broker.metadata.metadata_log import MetadataLocation
 from tidelog.log.system.file_system import FileSystem
 from tidelog.log.system.time import Time
 from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.foreign_text import decode_json
 from tidelog.protocol.metadata_records.records import DeletedTopic, NoOpRecord
 from tidelog.protocol.types import uuid_from_str
 
@@ -122,25 +122,25 @@ def _level_records(stored: dict[str, bytes]) -> Iterator[VersionedRecord]:
 
 
 def _topic_of(name: str, value: bytes, node_id: int) -> TopicImage:
-    topic = json.loads(value)
+    topic = decode_json(value)
     partitions = single_replica_states(node_id, topic["partitions"], topic.get("leader_epoch", 0))
     return TopicImage(name, uuid_from_str(topic["id"]), partitions, topic["configs"], name in INTERNAL_TOPICS)
 
 
 def _configs(path: str, value: bytes, node_id: int) -> Iterator[VersionedRecord]:
     kind, _, name = path.partition("/")
-    yield from config_records((_RESOURCES[kind], name), {}, json.loads(value))
+    yield from config_records((_RESOURCES[kind], name), {}, decode_json(value))
 
 
 def _quotas(path: str, value: bytes, node_id: int) -> Iterator[VersionedRecord]:
-    entity = tuple((kind, name) for kind, name in json.loads(path))
-    for key, quota in json.loads(value).items():
+    entity = tuple((kind, name) for kind, name in decode_json(path))
+    for key, quota in decode_json(value).items():
         yield quota_record(entity, QuotaChange(key, quota))
 
 
 def _scram(path: str, value: bytes, node_id: int) -> Iterator[VersionedRecord]:
     mechanism, _, user = path.partition("/")
-    fields = json.loads(value)
+    fields = decode_json(value)
     credential = ScramState(
         bytes.fromhex(fields["salt"]), bytes.fromhex(fields["stored_key"]), bytes.fromhex(fields["server_key"]),
         fields["iterations"],

@@ -5,8 +5,8 @@
     {"command": "advance", "ms": 45000}              -> {"result": null}
     {"command": "restore", "snapshot": 7}            -> {"error": "snapshot 7 is not known"}
 
-The socket is inherited from the process that started the broker. When the socket closes, the broker goes on without it.
-Commands are executed one after the other, whether they come by the socket or over HTTP. Loop thread only.
+The broker inherits its end of the socket pair from the process that started it. When the other end closes, the broker
+goes on. Commands are executed one after the other, whether they come by the socket or over HTTP. Loop thread only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import socket
 from collections.abc import Mapping
 from types import NoneType
@@ -25,6 +24,7 @@ from tidelog.broker.laboratory.faults import Fault
 from tidelog.broker.laboratory.server import LaboratoryServer
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, error_classes
+from tidelog.protocol.foreign_text import decode_json
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,8 @@ class Control:
 
     def __init__(self, laboratory: LaboratoryServer) -> None:
         self._laboratory = laboratory
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
+        """Held while a command is executed."""
 
     async def serve(self, connection: socket.socket) -> None:
         """Answer commands until the other process closes the socket, or sends a line of more than MAX_LINE_BYTES."""
@@ -48,7 +49,7 @@ class Control:
                 await writer.drain()
         except ConnectionError:
             logger.info("the process that controls the laboratory closed its socket")
-        except ValueError:  # of ``readline``
+        except ValueError:  # of ``readline``: other ValueErrors are answered
             logger.warning("a command of the laboratory is longer than %d bytes: its socket is closed", MAX_LINE_BYTES)
         finally:
             writer.close()
@@ -56,23 +57,26 @@ class Control:
     async def _answer_line(self, line: bytes) -> dict[str, object]:
         """Execute the command of one line. Returns what ``answer`` returns, also for a line that is not JSON."""
         try:
-            command = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            command = decode_json(line)
+        except ValueError as error:
             return {"error": f"the line is not JSON: {error}"}
         if not isinstance(command, dict):
             return {"error": "the line is not a JSON object"}
         return await self.answer(command)
 
     async def answer(self, command: Mapping[str, Any]) -> dict[str, object]:
-        """Execute one command. Returns ``{"result": ...}``, or ``{"error": text}`` if it fails."""
+        """Execute one command once those before it are done. Returns ``{"result": ...}``, or ``{"error": text}`` if it
+        fails.
+        """
         try:
-            async with self._turn:
+            async with self._lock:
                 return {"result": await self._do(command)}
         except (ValueError, KafkaError, StartError, OSError) as error:
             return {"error": str(error)}
 
     async def _do(self, command: Mapping[str, Any]) -> object:
-        """Execute a command. Raises ValueError for an unknown or malformed one, KafkaError, OSError."""
+        """Execute a command. Raises ValueError for an unknown or malformed one, KafkaError, StartError, OSError."""
+        check_values(command)
         laboratory = self._laboratory
         match command:
             case {"command": "advance", "ms": int(milliseconds)}:
@@ -110,7 +114,7 @@ class Control:
 FIELDS = {
     "advance": "ms (a whole number)",
     "time": "none",
-    "fault": "api, and one of error, delay_ms and drops",
+    "fault": "api, and at least one of error, delay_ms and drops",
     "met": "fault (a whole number)",
     "requests": "api (a text)",
     "clear": "none",
@@ -120,6 +124,17 @@ FIELDS = {
     "restore": "snapshot (a whole number)",
 }
 """The commands and the fields that each of them needs."""
+WHOLE_NUMBERS = ("ms", "partition", "snapshot", "fault")
+"""Fields that must be whole numbers. ``case int()`` matches true and false, too."""
+
+
+def check_values(command: Mapping[str, Any]) -> None:
+    """Raise ValueError for a list or an object as a value, and for true or false in place of a whole number."""
+    for name, value in command.items():
+        if isinstance(value, list | dict):
+            raise ValueError(f"{name}: expected a text, a number, true, false or null")
+    if any(isinstance(command.get(name), bool) for name in WHOLE_NUMBERS):
+        raise ValueError(explain_command(command))
 
 
 def explain_command(command: Mapping[str, Any]) -> str:
@@ -132,7 +147,7 @@ def explain_command(command: Mapping[str, Any]) -> str:
 
 def parse_fault(command: Mapping[str, Any]) -> Fault:
     """Return the fault that a command describes. Raises ValueError."""
-    refuse_types(command)
+    check_fault(command)
     error, delay_ms, drops = command.get("error"), command.get("delay_ms", 0), command.get("drops", False)
     if not (error or delay_ms > 0 or drops):
         raise ValueError("a fault needs an error, a delay_ms above 0, or drops: true")
@@ -153,15 +168,15 @@ FAULT_TYPES: dict[str, tuple[type, ...]] = {
     "delay_ms": (int, float), "drops": (bool,), "is_handled": (bool,), "command": (str,),
 }  # fmt: skip
 """Fields of the command ``fault``, each with the types of its value."""
-
-
 MIN_VALUES = {"times": 1}
 """Smallest values of numbers that may not be 0."""
+MAX_VALUE = 2**63 - 1
+"""Largest value of a number. Timers count in floats, which cannot hold every whole number of a command."""
 
 
-def refuse_types(command: Mapping[str, Any]) -> None:
+def check_fault(command: Mapping[str, Any]) -> None:
     """Raise ValueError for a field that a fault does not have, and for a value of a wrong type or size. Without this
-    check, such a value would fail the requests that are compared with the fault later.
+    check, such a value would fail the requests that are later compared with the fault or delayed by it.
     """
     for name, value in command.items():
         types = FAULT_TYPES.get(name)
@@ -169,12 +184,13 @@ def refuse_types(command: Mapping[str, Any]) -> None:
             raise ValueError(f"{name!r} is not a field of a fault; its fields are {', '.join(FAULT_TYPES)}")
         if type(value) not in types:
             raise ValueError(f"{name}: expected {' or '.join(one.__name__ for one in types)}, not {value!r}")
-        if isinstance(value, int | float) and not MIN_VALUES.get(name, 0) <= value < math.inf:
-            raise ValueError(f"{name}: expected a number from {MIN_VALUES.get(name, 0)} on, not {value!r}")
+        smallest = MIN_VALUES.get(name, 0)
+        if isinstance(value, int | float) and not smallest <= value <= MAX_VALUE:
+            raise ValueError(f"{name}: expected a number from {smallest} to {MAX_VALUE}, not {value!r}")
 
 
 def parse_api(name: str) -> ApiKey:
-    """Return the API of a name such as ``OffsetCommit`` or ``OFFSET_COMMIT``. Raises ValueError."""
+    """Return the API with a name such as ``OffsetCommit`` or ``OFFSET_COMMIT``. Raises ValueError."""
     wanted = name.replace("_", "").lower()
     for api in ApiKey:
         if api.name.replace("_", "").lower() == wanted:

@@ -21,6 +21,7 @@ from aiohttp import web
 from tidelog.broker.admin.guard import Hosts, add_headers, make_guard, refusal
 from tidelog.broker.laboratory.control import MAX_LINE_BYTES, Control
 from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.foreign_text import decode_json
 
 OPTION = "--laboratory-listener"
 JSON = "application/json"
@@ -77,8 +78,8 @@ class Commands:
     async def answer(self, request: web.Request) -> web.Response:
         """Execute the command of the path with the fields of the body."""
         try:
-            fields = json.loads(await request.read() or b"{}")
-        except (ValueError, RecursionError):
+            fields = decode_json(await request.read() or b"{}")
+        except ValueError:
             fields = None
         if not isinstance(fields, dict):
             return respond({"error": "the body is not a JSON object"})

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from tidelog.log.system.file_system import FileSystem
 from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.foreign_text import decode_json
 from tidelog.protocol.metadata_records.control_records import (
     ControlMessage,
     KRaftVersionRecord,
@@ -80,11 +81,11 @@ def read_quorum_state(file_system: FileSystem, directory: str) -> QuorumState | 
     if not file_system.exists(path):
         return None
     try:
-        state: Any = json.loads(file_system.read_file(path))
+        state: Any = decode_json(file_system.read_file(path))
         voters = tuple(int(voter["voterId"]) for voter in state.get("currentVoters") or ())
         is_ours, version = state.get("writer") == _WRITER, int(state.get("data_version", _STATIC_VERSION))
         found = QuorumState(int(state["leaderId"]), int(state["leaderEpoch"]), voters, is_ours, version)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise KafkaStorageError(f"{path} is not a valid quorum state: {error!r}") from error
     if version > _DYNAMIC_VERSION:
         raise KafkaStorageError(f"{path} has version {version}, of a newer Kafka")

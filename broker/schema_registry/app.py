@@ -47,6 +47,7 @@ from tidelog.broker.schema_registry.service import Registry
 from tidelog.broker.schema_registry.state import DEFAULT_LEVEL, DEFAULT_MODE, State
 from tidelog.broker.schema_registry.topic import TOPIC
 from tidelog.protocol.acl import AclOperation
+from tidelog.protocol.foreign_text import decode_json
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -146,8 +147,8 @@ async def body_of(request: web.Request) -> Any:
     if request.content_type not in ACCEPTED_TYPES:
         raise RegistryError(415, f"HTTP 415 Unsupported Media Type: {request.content_type}, expected {CONTENT_TYPE}")
     try:
-        return json.loads(await request.read())
-    except (ValueError, RecursionError):
+        return decode_json(await request.read())
+    except ValueError:
         raise RegistryError(400, "the body is not JSON") from None
 
 
@@ -371,7 +372,7 @@ async def compatibility(request: web.Request) -> web.Response:
 async def show_level(request: web.Request) -> web.Response:
     """Answer with a compatibility level."""
     state = await request.app[REGISTRY].state()
-    level = find_setting(request, state.levels, DEFAULT_LEVEL, state.level_of, errors.no_compatibility_of)
+    level = find_setting(request, state.levels, DEFAULT_LEVEL, state.level_of, errors.compatibility_not_configured)
     return answer({"compatibilityLevel": level})
 
 
@@ -391,7 +392,7 @@ async def unset_level(request: web.Request) -> web.Response:
 async def show_mode(request: web.Request) -> web.Response:
     """Answer with a mode."""
     state = await request.app[REGISTRY].state()
-    return answer({"mode": find_setting(request, state.modes, DEFAULT_MODE, state.mode_of, errors.no_mode_of)})
+    return answer({"mode": find_setting(request, state.modes, DEFAULT_MODE, state.mode_of, errors.mode_not_configured)})
 
 
 async def set_mode(request: web.Request) -> web.Response:

@@ -22,6 +22,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from tidelog.broker.schema_registry.contexts import context_in, qualify, written_in
+from tidelog.protocol.foreign_text import decode_json
 
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 SCHEMA_TYPES = (JSON, PROTOBUF, AVRO)
@@ -118,8 +119,8 @@ def decode_value(data: bytes | None) -> Mapping[str, Any] | None:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        found = decode_json(data)
+    except ValueError as error:
         raise MalformedRecordError(f"not JSON: {error}") from error
     if not isinstance(found, dict):
         raise MalformedRecordError("not a JSON object")

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.system.file_system import FileSystem, LogStorageError, ReadableFiles
 from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.foreign_text import decode_json
 from tidelog.protocol.types import uuid_from_str, uuid_to_str
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
@@ -224,10 +225,10 @@ def read_clean_shutdown_epoch(file_system: ReadableFiles, log_directory: str) ->
     if not file_system.exists(path):
         return None
     try:
-        epoch = json.loads(file_system.read_file(path))["brokerEpoch"]
+        epoch = decode_json(file_system.read_file(path))["brokerEpoch"]
     except (ValueError, KeyError, TypeError):
         return None  # an older Kafka writes an empty file
-    return epoch if isinstance(epoch, int) else None
+    return epoch if type(epoch) is int else None
 
 
 def take_clean_shutdown(file_system: FileSystem, log_directory: str) -> bool:

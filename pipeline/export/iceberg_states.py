@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.pipeline.export.manifest import Manifest
 from tidelog.pipeline.job_errors import JobError
+from tidelog.protocol.foreign_text import decode_json
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
@@ -37,7 +38,7 @@ MAX_STATE_BYTES = 1 << 30
 
 def pack(state: Manifest) -> str:
     """Encode a state as the text for a snapshot's summary and the table's properties."""
-    text = json.dumps(json.loads(state.to_json()), separators=(",", ":"))
+    text = json.dumps(decode_json(state.to_json()), separators=(",", ":"))
     return text if len(text) <= PLAIN_CHARACTERS else base64.b64encode(zlib.compress(text.encode())).decode()
 
 

@@ -31,6 +31,7 @@ from tidelog.log.system.file_system import OpenFile, OsFileSystem
 from tidelog.pipeline.export.store import LOCAL, TableStore
 from tidelog.pipeline.files.storage import require_mounted
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
+from tidelog.protocol.foreign_text import decode_json
 from tidelog.protocol.types import uuid_to_str
 
 FORMAT = "tidelog-export 1"
@@ -123,7 +124,7 @@ class Manifest:
     def from_json(cls, text: str | bytes, path: str) -> Manifest:
         """Parse a version; ``path`` is for errors. Raises JobError."""
         try:
-            raw = _mapping(json.loads(text), "the file")
+            raw = _mapping(decode_json(text), "the file")
             if raw.pop("format") != FORMAT:
                 raise ValueError("another format")
             topics = {name: _topic_state(state, name) for name, state in _mapping(raw.pop("topics"), "topics").items()}
@@ -134,7 +135,7 @@ class Manifest:
             return _require_types(cls(topics=topics, files=files, dead_letters=letters, earlier=earlier, **raw))
         except KeyError as error:
             raise JobError(f"{path} is not a manifest of a Tidelog export: {error} is missing") from error
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError) as error:
             raise JobError(f"{path} is not a manifest of a Tidelog export: {error}") from error
 
     def offsets(self) -> dict[str, dict[int, int]]:

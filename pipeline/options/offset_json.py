@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 
 from tidelog.pipeline.errors import OptionError
+from tidelog.protocol.foreign_text import decode_json
 
 PartitionOffsets = dict[str, dict[int, int]]
 
@@ -29,12 +30,12 @@ def from_json(text: str, option: str = "offsets", *, smallest: int = EARLIEST) -
     Raises OptionError.
     """
     try:
-        parsed = json.loads(text)
+        parsed = decode_json(text)
         offsets = {
             str(topic): {int(number): _integer(offset) for number, offset in partitions.items()}
             for topic, partitions in parsed.items()
         }
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError):
         raise OptionError(f'{option}={text}: expected JSON such as {{"topic":{{"0":123,"1":-1}}}}') from None
     for topic, partitions in offsets.items():
         for partition, offset in partitions.items():

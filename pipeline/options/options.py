@@ -15,7 +15,6 @@ without effect: there is no consumer.
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from tidelog.pipeline.files.storage import resolve_path
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json
 from tidelog.pipeline.options.row_filter import MAX_TIME, MIN_TIME, RowFilter
+from tidelog.protocol.foreign_text import compile_pattern, decode_json
 
 #: Topics of the brokers themselves; a pattern never matches them, as in Spark's Kafka source.
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"))
@@ -301,17 +301,19 @@ def _choice(given: Mapping[str, str]) -> TopicChoice:
     if named[0] == "assign":
         return _parse_assignment(value)
     try:
-        re.compile(value)
-    except re.error as error:
+        compile_pattern(value)
+    except ValueError as error:
         raise OptionError(f"subscribePattern={value}: expected a regular expression: {error}") from None
     return TopicChoice(pattern=value)
 
 
 def _parse_assignment(text: str) -> TopicChoice:
     try:
-        parsed = json.loads(text)
-        partitions = tuple((str(topic), int(number)) for topic, numbers in parsed.items() for number in numbers)
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        parsed = decode_json(text)
+        partitions = tuple((topic, number) for topic, numbers in parsed.items() for number in numbers)
+        if any(type(number) is not int for _, number in partitions):
+            raise TypeError
+    except (ValueError, TypeError, AttributeError):
         partitions = ()
     if not partitions:
         raise OptionError(f'assign={text}: expected JSON such as {{"topicA":[0,1],"topicB":[2,4]}}')

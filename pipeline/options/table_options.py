@@ -30,6 +30,7 @@ from pyspark.sql.types import (
 
 from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.options.columns import Columns
+from tidelog.protocol.foreign_text import decode_json
 
 _PREFIX = "option."
 _KEY = "tidelog.options"
@@ -81,5 +82,5 @@ def _list_carried(fields: Iterable[StructField]) -> dict[str, str]:
     for field in fields:
         text = (field.metadata or {}).get(_KEY)
         if isinstance(text, str):
-            carried |= {name.lower(): value for name, value in json.loads(text).items()}
+            carried |= {name.lower(): value for name, value in decode_json(text).items()}
     return carried

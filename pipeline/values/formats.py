@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -15,6 +14,7 @@ from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.values.avro_bounds import AvroBounds
 from tidelog.pipeline.values.column_bounds import ColumnBounds
 from tidelog.pipeline.values.registry import RegisteredSchema, UndecodableError, read_indices
+from tidelog.protocol.foreign_text import decode_json, show_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -159,7 +159,7 @@ def parsed_avro(
             known.add(reference.id)
             parsed_avro(reference, named, known, logical)
     try:
-        return fastavro.parse_schema(_remove_logical(json.loads(schema.text), logical), named_schemas=named)
+        return fastavro.parse_schema(_remove_logical(decode_json(schema.text), logical), named_schemas=named)
     except (SchemaParseException, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise BadRequestError(f"schema {schema.id}: {error}, expected an Avro schema") from error
 
@@ -220,8 +220,8 @@ def _avro_reader(schema: RegisteredSchema) -> Reader:
 def _json_type(schema: RegisteredSchema) -> pa.DataType:
     what = f"schema {schema.id}"
     try:
-        node = json.loads(schema.text)
-    except (ValueError, RecursionError) as error:
+        node = decode_json(schema.text)
+    except ValueError as error:
         raise BadRequestError(f"{what}: {error}, expected a JSON schema") from error
     return _json(node, what, ColumnBounds(what))
 
@@ -241,7 +241,7 @@ def _json(node: Any, what: str, bounds: ColumnBounds) -> pa.DataType:
             return pa.list_(pa.field("element", _json(node["items"], what, bounds)))
         known = {"integer": pa.int64, "number": pa.float64, "string": pa.string, "boolean": pa.bool_}.get(str(kind))
         if known is None:
-            shown = json.dumps(node)[:100]
+            shown = show_json(node, 100)
             raise BadRequestError(
                 f"{what}: no column for {shown}, expected a single type, and properties for an object"
             )
@@ -273,7 +273,7 @@ def _check_json(value: Any, kind: Any, path: str) -> None:
         for item in value:
             _check_json(item, kind.value_type, path)
     elif not _is_json_of(value, kind):
-        raise UndecodableError(f"{path.lstrip('.')} is {json.dumps(value)[:100]}, the column is {kind}")
+        raise UndecodableError(f"{path.lstrip('.')} is {show_json(value, 100)}, the column is {kind}")
 
 
 def _is_json_of(value: Any, kind: Any) -> bool:
@@ -289,8 +289,8 @@ def _is_json_of(value: Any, kind: Any) -> bool:
 def read_json(payload: bytes) -> Any:
     """Parse a JSON object. Raises UndecodableError."""
     try:
-        found = json.loads(payload)
-    except (ValueError, RecursionError) as error:
+        found = decode_json(payload)
+    except ValueError as error:
         raise UndecodableError(f"it is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise UndecodableError(f"it is not a JSON object, but {type(found).__name__}")

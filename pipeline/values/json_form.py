@@ -17,6 +17,7 @@ from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.values.avro_json import AvroJson
 from tidelog.pipeline.values.formats import checked_bounds, message_at, parsed_avro, protobuf_file
 from tidelog.pipeline.values.registry import MAGIC, RegisteredSchema, UndecodableError, read_indices
+from tidelog.protocol.foreign_text import decode_json
 
 FIRST_MESSAGE = b"\0"
 """Indices of the first message of a Protobuf file."""
@@ -95,16 +96,16 @@ def _json_form(schema: RegisteredSchema) -> JsonForm:
     from referencing.jsonschema import DRAFT7
 
     try:
-        known = {name: Resource.from_contents(json.loads(one.text), DRAFT7) for name, one in _all_references(schema)}
-        text = json.loads(schema.text)
+        known = {name: Resource.from_contents(decode_json(one.text), DRAFT7) for name, one in _all_references(schema)}
+        text = decode_json(schema.text)
         validator = validator_for(text, Draft7Validator)(text, registry=Registry().with_resources(known.items()))
     except _MISFITS as error:
         raise BadRequestError(f"schema {schema.id}: {error}, expected a JSON schema") from error
 
     def read(payload: bytes) -> Any:
         try:
-            return json.loads(payload)
-        except (ValueError, RecursionError) as error:
+            return decode_json(payload)
+        except ValueError as error:
             raise UndecodableError(f"it is not JSON: {error}") from error
 
     def write(value: Any) -> bytes:

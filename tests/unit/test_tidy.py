@@ -72,6 +72,13 @@ LONG_FUNCTIONS = {
     "pipeline/decode/columns.py:_decode_records": "one loop over records, a store for each of nine columns",
 }
 
+# Modules beside protocol/foreign_text.py that decode JSON, each with its reason. json.loads raises RecursionError for a
+# text that is nested too deeply, which callers that expect ValueError do not catch.
+JSON_DECODERS = {
+    "broker/schema_registry/formats/schema.py": "refuses numbers that are not finite, and catches RecursionError",
+    "tidelog/client/sasl/bearer.py": "catches RecursionError",
+}
+
 # Riddles and old-fashioned words in English, and first words of docstrings that do not say what a thing is.
 BANNED_WORDS = re.compile(r"\b(anew|nobody|somebody|everybody|whoever|for ever|be it)\b", re.IGNORECASE)
 BANNED_BEGINNINGS = re.compile(
@@ -144,6 +151,15 @@ def faults_of(path: Path, facts: ModuleFacts) -> Iterator[str]:
     bare = [line for line, imported in facts.imports if imported in {f"tidelog.{each}" for each in PACKAGES[:4]}]
     if bare:
         yield f"import a module of the package, never the package: lines {bare}"
+
+
+def test_json_from_outside_is_decoded_with_one_error() -> None:
+    callers = {
+        relative(path)
+        for path in MODULES
+        if "benchmarks" not in path.parts and re.search(r"\bjson\.loads?\(", path.read_text())
+    }
+    assert callers == {"protocol/foreign_text.py", *JSON_DECODERS}
 
 
 def long_functions(facts: ModuleFacts, max_lines: int) -> list[str]:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from tidelog.protocol.foreign_text import decode_json
+
 AUTO, TEXT, JSON, HEX, SCHEMA = "auto", "text", "json", "hex", "schema"
 FORMATS = (AUTO, TEXT, JSON, HEX, SCHEMA)
 HEX_COLUMNS = 16
@@ -115,7 +117,7 @@ def _as_json(content: bytes, indent: int | None, *, only_structures: bool) -> st
     if len(content) > MAX_JSON_BYTES or (only_structures and content[:1] not in (b"{", b"[")):
         return None
     try:
-        return json.dumps(json.loads(content), indent=indent, ensure_ascii=False)
+        return json.dumps(decode_json(content), indent=indent, ensure_ascii=False)
     except (ValueError, RecursionError):
         return None
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import os
 import re
 import struct
@@ -38,6 +37,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType, Loca
 
 from tidelog.pipeline.files.tier.keys import SegmentEncryption, chunk_decrypter, parse_encryption
 from tidelog.pipeline.files.tier.view import LISTING_S, TIER_ROOT
+from tidelog.protocol.foreign_text import decode_json, show_json
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -85,7 +85,7 @@ class TieredSegment:
 def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
     """Parse a manifest to the segment it describes. Raises OSError when it cannot be read."""
     try:
-        raw = json.loads(text)
+        raw = decode_json(text)
         if raw["version"] != "1":
             raise OSError(f"{key} is of version {raw['version']}: expected a manifest of version 1")
         index, metadata = raw["chunkIndex"], raw.get("remoteLogSegmentMetadata", {})
@@ -110,7 +110,7 @@ def _number(raw: dict[str, Any], name: str, smallest: int, largest: int, default
     """Read a whole number of a manifest; ``default`` None: it must be there. Raises KeyError, ValueError."""
     found = raw[name] if default is None else raw.get(name, default)
     if type(found) is not int or not smallest <= found <= largest:
-        raise ValueError(f"{name} is {json.dumps(found)[:100]}, expected a whole number from {smallest} to {largest}")
+        raise ValueError(f"{name} is {show_json(found, 100)}, expected a whole number from {smallest} to {largest}")
     return found
 
 
@@ -125,7 +125,7 @@ def _transformed_sizes(index: dict[str, Any], count: int) -> list[int]:
         last = _number(index, "finalTransformedChunkSize", 0, MAX_SEGMENT_BYTES)
         return [size] * (count - 1) + [last] * (count > 0)
     if index["type"] != "variable":
-        raise ValueError(f"the chunk index is of type {json.dumps(index['type'])[:100]}, expected fixed or variable")
+        raise ValueError(f"the chunk index is of type {show_json(index['type'], 100)}, expected fixed or variable")
     data = _decompress(base64.b64decode(index["transformedChunks"], validate=True), 9 + 4 * count)
     sizes = decode_sizes(data)
     if len(sizes) != count or min(sizes, default=0) < 0:

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tidelog.protocol.foreign_text import decode_json
+
 if TYPE_CHECKING:
     from tidelog.find import FoundRecord
 
@@ -81,8 +83,8 @@ def parse_json_record(line: str, *, has_json_value: bool = False) -> ParsedRecor
     Raises RecordFormatError.
     """
     try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        fields = decode_json(line)
+    except ValueError as error:
         raise RecordFormatError(f"no JSON: {error}") from None
     if not isinstance(fields, dict):
         raise RecordFormatError('expected an object such as {"key": "a", "value": "b"}')

@@ -6,7 +6,6 @@ A registry's client and the libraries of formats are imported only with ``--valu
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -15,6 +14,7 @@ import click
 
 from tidelog.client import ClientError
 from tidelog.commands.frame.options import key_values, read_text
+from tidelog.protocol.foreign_text import decode_json
 
 if TYPE_CHECKING:
     from tidelog.pipeline.values.json_form import JsonForm
@@ -70,8 +70,8 @@ class RegisteredValues:
 
         assert self.schema is not None, "call choose before write"
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            value = decode_json(text)
+        except ValueError as error:
             raise ClientError(f"the value is not JSON: {error}") from None
         with as_client_errors():
             return with_header(self.schema, self._form_of(self.schema).write(value))

@@ -10,7 +10,6 @@ accepted. ``keys`` is replaced as a whole; any thread may read it.
 
 from __future__ import annotations
 
-import json
 import logging
 import ssl
 import threading
@@ -18,6 +17,8 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
+
+from tidelog.protocol.foreign_text import decode_json
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -137,8 +138,8 @@ class KeySet(Generic[K]):
 def parse(data: bytes) -> Mapping[str, Any]:
     """Parse a JWKS. Raises MalformedKeysError."""
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
+        document = decode_json(data)
+    except ValueError:
         document = None
     keys = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(keys, list):

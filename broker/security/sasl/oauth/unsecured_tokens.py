@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Callable, Mapping
 from time import time
 from typing import Any, NamedTuple
 
 from tidelog.broker.security.sasl.oauth.claims import check_times, name_of, scopes_of
 from tidelog.broker.security.sasl.oauth.server import BearerToken, TokenRefusedError
+from tidelog.protocol.foreign_text import decode_json
 
 _PREFIX = "unsecuredValidator"
 
@@ -70,8 +70,8 @@ class UnsecuredTokens:
 def decode(part: str) -> dict[str, Any]:
     """Decode one part of a token, a JSON object. Raises TokenRefusedError."""
     try:
-        found = json.loads(base64.b64decode(part + "=" * (-len(part) % 4), b"-_", validate=True))
-    except (binascii.Error, ValueError, RecursionError):
+        found = decode_json(base64.b64decode(part + "=" * (-len(part) % 4), b"-_", validate=True))
+    except (binascii.Error, ValueError):
         raise TokenRefusedError("the token cannot be read") from None
     if not isinstance(found, dict):
         raise TokenRefusedError("the token cannot be read")

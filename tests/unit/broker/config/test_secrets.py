@@ -89,6 +89,11 @@ def test_providers_may_have_other_names_and_limits(secrets: Path) -> None:
             "config.providers.x.class": f"{PACKAGE}EnvVarConfigProvider",
             "config.providers.x.param.allowlist.pattern": "(",
         },
+        {
+            "config.providers": "x",
+            "config.providers.x.class": f"{PACKAGE}EnvVarConfigProvider",
+            "config.providers.x.param.allowlist.pattern": "(" * 5000 + ")" * 5000,
+        },
     ],
 )
 def test_another_provider_refuses_the_start(texts: dict[str, str]) -> None:

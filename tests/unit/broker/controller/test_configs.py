@@ -287,6 +287,8 @@ def test_client_metrics_are_kept_and_deleted(admin: AdminBroker) -> None:
         ("s", [change("metrics", None)], InvalidRequestError),
         ("s", [change("match", "nonsense")], InvalidRequestError),
         ("s", [change("match", "client_id=(")], InvalidRequestError),
+        ("s", [change("match", f"client_id={'(' * 5000}{')' * 5000}")], InvalidRequestError),
+        ("s", [change("match", "client_id=a{99999999999999999999}")], InvalidRequestError),
         ("s", [change("what", "1")], InvalidRequestError),
         ("", [], InvalidRequestError),
     ],

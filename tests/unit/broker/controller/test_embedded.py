@@ -433,6 +433,17 @@ def test_the_quorum_state_keeps_its_version(tmp_path: Path, version: int) -> Non
     assert read_quorum_state(OsFileSystem(), location) == expected
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[" * 60_000, b"[]", b'{"leaderId": Infinity, "leaderEpoch": 1}', b'{"currentVoters": [1]}'],
+    ids=range(5),
+)
+def test_a_damaged_quorum_state_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "quorum-state").write_bytes(content)
+    with pytest.raises(KafkaStorageError, match="quorum-state is not a valid quorum state"):
+        read_quorum_state(OsFileSystem(), str(tmp_path))
+
+
 def test_another_thread_may_sync_and_take_snapshots(tmp_path: Path) -> None:
     controller = start_controller(tmp_path)
     controller.commit([*topic(), VersionedRecord(records.RemoveTopicRecord(topic_id=TOPIC_ID))])

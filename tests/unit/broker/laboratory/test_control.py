@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
-from tidelog.broker.laboratory.control import MAX_LINE_BYTES, Control, parse_api, parse_error, parse_fault
+from tidelog.broker.laboratory.control import (
+    FIELDS,
+    MAX_LINE_BYTES,
+    MAX_VALUE,
+    Control,
+    parse_api,
+    parse_error,
+    parse_fault,
+)
 from tidelog.broker.laboratory.faults import Faults
 from tidelog.broker.laboratory.server import LaboratoryServer
 from tidelog.protocol.api_keys import ApiKey
@@ -54,9 +62,23 @@ def test_each_error_is_known_by_its_class_and_by_the_name_in_the_table_of_kafka(
         ({"api": "Produce", "error": "BROKEN"}, "'BROKEN' is not an error of Kafka"),
         ({"api": "Produce"}, "a fault needs an error, a delay_ms above 0, or drops: true"),
         ({"api": "Produce", "drops": True, "times": "3"}, "times: expected int, not '3'"),
-        ({"api": "Produce", "drops": True, "times": 0}, "times: expected a number from 1 on, not 0"),
-        ({"api": "Produce", "drops": True, "after": -1}, "after: expected a number from 0 on, not -1"),
-        ({"api": "Produce", "delay_ms": float("inf")}, "delay_ms: expected a number from 0 on, not inf"),
+        (
+            {"api": "Produce", "drops": True, "times": 0},
+            f"times: expected a number from 1 to {MAX_VALUE}, not 0",
+        ),
+        (
+            {"api": "Produce", "drops": True, "after": -1},
+            f"after: expected a number from 0 to {MAX_VALUE}, not -1",
+        ),
+        (
+            {"api": "Produce", "delay_ms": float("inf")},
+            f"delay_ms: expected a number from 0 to {MAX_VALUE}, not inf",
+        ),
+        (
+            {"api": "Produce", "delay_ms": 10**400},
+            f"delay_ms: expected a number from 0 to {MAX_VALUE}, not 1000",
+        ),
+        ({"api": "Produce", "drops": True, "times": True}, "times: expected int, not True"),
         ({"api": "Produce", "drops": True, "tmies": 3}, "'tmies' is not a field of a fault"),
     ],
 )
@@ -94,12 +116,67 @@ def test_a_fault_is_parsed_from_the_fields_of_the_command() -> None:
 
 def test_commands_that_mean_nothing_are_answered_with_the_reason(laboratory: LaboratoryServer) -> None:
     assert "the commands are advance, time, fault" in str(answer(laboratory, command="explode")["error"])
-    assert "is not a command" in str(answer(laboratory, command=[])["error"])
+    assert "7 is not a command" in str(answer(laboratory, command=7)["error"])
     assert answer(laboratory, command="advance", ms="1") == {
         "error": "advance: expected the fields ms (a whole number)"
     }
     assert answer(laboratory, command="restore", snapshot=3) == {"error": "snapshot 3 is not known"}
     assert answer(laboratory, command="met", fault=3) == {"error": "fault 3 was cleared"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"command": "advance", "ms": True},
+        {"command": "restore", "snapshot": False},
+        {"command": "met", "fault": True},
+        {"command": "leader", "topic": "t", "partition": False, "is_away": True},
+        {"command": "leader", "topic": "t", "partition": 0, "is_away": 1},
+        {"command": "disk", "is_full": 1},
+    ],
+)
+def test_true_and_false_are_no_numbers(laboratory: LaboratoryServer, command: dict[str, Any]) -> None:
+    expected = f"{command['command']}: expected the fields {FIELDS[command['command']]}"
+    assert answer(laboratory, **command) == {"error": expected}
+
+
+@pytest.mark.parametrize("command", [{"command": "fault"}, {"command": "time"}, {}])
+@pytest.mark.parametrize("field", ["api", "command", "colour"])
+def test_a_list_or_an_object_is_no_value(laboratory: LaboratoryServer, command: dict[str, Any], field: str) -> None:
+    for value in ([1], {"a": 1}):
+        expected = f"{field}: expected a text, a number, true, false or null"
+        assert answer(laboratory, **{**command, field: value}) == {"error": expected}
+
+
+@pytest.mark.parametrize(
+    "value", ["[" * 60_000, '{"command": ' + "[" * 60_000, '{"a":' * 10_000], ids=["list", "value", "objects"]
+)
+def test_a_command_that_is_nested_too_deeply_is_answered(laboratory: LaboratoryServer, value: str) -> None:
+    """It ended the control of the laboratory without an answer and without a line in the log."""
+    ours, theirs = socket.socketpair()
+
+    async def talk() -> list[dict[str, object]]:
+        served = asyncio.create_task(Control(laboratory).serve(theirs))
+        reader, writer = await asyncio.open_connection(sock=ours)
+        answers = []
+        for command in (value, '{"command": "time"}'):
+            writer.write(command.encode() + b"\n")
+            answers.append(json.loads(await asyncio.wait_for(reader.readline(), 10)))
+        writer.close()
+        await served
+        return answers
+
+    refused, time = asyncio.run(talk())
+    assert refused == {"error": "the line is not JSON: it is nested too deeply"}
+    assert isinstance(time["result"], int)
+
+
+def test_a_command_of_any_depth_is_answered(laboratory: LaboratoryServer) -> None:
+    """The error names no value that the decoder takes, but that is too deep to be written."""
+    expected = ("the line is not JSON: it is nested too deeply", "api: expected a text, a number, true, false or null")
+    for depth in range(800, 1000):
+        line = b'{"command": "fault", "api": ' + b"[" * depth + b"]" * depth + b"}"
+        assert asyncio.run(Control(laboratory)._answer_line(line))["error"] in expected
 
 
 def test_faults_are_set_counted_and_cleared(laboratory: LaboratoryServer) -> None:

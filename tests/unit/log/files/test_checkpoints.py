@@ -9,6 +9,7 @@ import pytest
 from tidelog.log.files.checkpoints import (
     CheckpointCorruptError,
     MetaProperties,
+    read_clean_shutdown_epoch,
     read_leader_epochs,
     read_meta_properties,
     read_offset_checkpoint,
@@ -111,6 +112,12 @@ def test_the_clean_shutdown_marker_counts_once(tmp_path: Path) -> None:
     assert (tmp_path / ".kafka_cleanshutdown").read_bytes() == b'{"version":0,"brokerEpoch":5}'
     assert take_clean_shutdown(FILES, str(tmp_path))
     assert not take_clean_shutdown(FILES, str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 60_000, b"[]", b"{}", b'{"brokerEpoch":true}'], ids=range(6))
+def test_a_clean_shutdown_marker_without_an_epoch_has_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ".kafka_cleanshutdown").write_bytes(content)
+    assert read_clean_shutdown_epoch(FILES, str(tmp_path)) is None
 
 
 def test_an_unreadable_file_is_not_treated_as_missing(tmp_path: Path) -> None:

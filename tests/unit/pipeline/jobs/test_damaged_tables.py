@@ -144,9 +144,10 @@ def test_a_value_of_another_type_is_named(change: dict[str, Any], message: str) 
         Manifest.from_json(json.dumps(raw), "PATH")
 
 
-def test_nested_json_is_no_manifest() -> None:
-    with pytest.raises(JobError, match="PATH is not a manifest of a Tidelog export"):
-        Manifest.from_json("[" * 60_000, "PATH")
+@pytest.mark.parametrize("content", ["[" * 60_000, '{"format":' * 10_000], ids=["lists", "objects"])
+def test_a_manifest_that_is_nested_too_deeply_is_reported(content: str) -> None:
+    with pytest.raises(JobError, match="PATH is not a manifest of a Tidelog export: it is nested too deeply"):
+        Manifest.from_json(content, "PATH")
 
 
 @pytest.mark.parametrize("content", CONTENTS)
