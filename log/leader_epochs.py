@@ -114,9 +114,11 @@ class LeaderEpochCache:
         return found
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Find the largest known epoch <= ``epoch`` and its end offset; (-1, -1) when there is none.
+        """Find the largest known epoch up to ``epoch``; return it and its end offset.
 
-        Source: OffsetForLeaderEpoch, KIP-279.
+        Returns ``epoch`` itself, with the start offset of the first known epoch, if all known epochs are later; (-1,
+        -1) if ``epoch`` is later than all known ones, is -1, or no epoch is known. Source: OffsetForLeaderEpoch,
+        KIP-279.
         """
         entries = self._entries
         if epoch == UNDEFINED_EPOCH or not entries:

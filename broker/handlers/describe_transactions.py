@@ -26,7 +26,9 @@ Request = DescribeTransactionsRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeTransactionsRequest
 ) -> Steps[DescribeTransactionsResponse]:
-    """Describe each id once, however often it is named; each has its own error."""
+    """Describe each id once, however often it is named; each has its own error. The answer waits until all that it
+    tells is committed, so that no failover takes it back. Raises NotCoordinatorError.
+    """
     states = yield from apply_each(dict.fromkeys(request.transactional_ids), partial(_describe, broker))
     yield from coordinators_of(broker).transactions.runtime.wait_until_committed(request.transactional_ids)
     return DescribeTransactionsResponse(transaction_states=states)
@@ -43,6 +45,7 @@ def error_response(request: DescribeTransactionsRequest, error: KafkaError) -> D
 
 
 def _describe(broker: Broker, transactional_id: str) -> TransactionState:
+    """Describe the transaction of an id as it is in memory, or the error of this id alone."""
     try:
         transaction = coordinators_of(broker).transactions.find(transactional_id)
         if transaction is None:
@@ -57,7 +60,7 @@ def _describe(broker: Broker, transactional_id: str) -> TransactionState:
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
         topics=[
-            TopicData(topic=found.topic, partitions=found.partition_ids)
-            for found in group_by_topic(transaction.partitions)
+            TopicData(topic=topic.topic, partitions=topic.partition_ids)
+            for topic in group_by_topic(transaction.partitions)
         ],
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.token_requests import change_end
+from tidelog.broker.security.token_requests import change_expiry
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.expire_delegation_token import (
@@ -26,7 +26,7 @@ def handle(
     broker: Broker, context: RequestContext, request: ExpireDelegationTokenRequest
 ) -> Steps[ExpireDelegationTokenResponse]:
     """Change a token's expiry time, or delete it. Raises a KafkaError if that is refused."""
-    expires_ms = yield from change_end(
+    expires_ms = yield from change_expiry(
         broker,
         context,
         "token expired",

@@ -1,8 +1,8 @@
 """OffsetForLeaderEpoch: the end offset of a leader epoch, which shows a client whether its position still exists
 (KIP-101, KIP-320).
 
-v0 end offset only, v1 its epoch, v2 current epoch checked, v3 replica id, v4 flexible. An unknown epoch is answered
-with epoch and offset -1, which is not an error.
+v0 end offset only, v1 its epoch, v2 current epoch checked, v3 replica id, v4 flexible. An epoch of which the log has no
+records is no error: ``Partition.end_offset_for_epoch`` says what is answered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Request = OffsetForLeaderEpochRequest
 def handle(
     broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> Steps[OffsetForLeaderEpochResponse]:
-    """Answer each partition by itself."""
+    """Answer for each partition by itself, once its log is open."""
     topics = []
     for topic in request.topics:
         partitions = []

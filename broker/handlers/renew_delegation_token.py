@@ -1,4 +1,4 @@
-"""RenewDelegationToken: set a later expiry time of a token (KIP-48). Versions 0 to 2.
+"""RenewDelegationToken: let a token expire after another period, counted from now (KIP-48). Versions 0 to 2.
 
 The token's owner and its renewers may do so. The answer is sent when the new time is durable.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.token_requests import change_end
+from tidelog.broker.security.token_requests import change_expiry
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.renew_delegation_token import (
@@ -26,7 +26,7 @@ def handle(
     broker: Broker, context: RequestContext, request: RenewDelegationTokenRequest
 ) -> Steps[RenewDelegationTokenResponse]:
     """Renew a token. Raises a KafkaError if that is refused."""
-    expires_ms = yield from change_end(
+    expires_ms = yield from change_expiry(
         broker,
         context,
         "token renewed",

@@ -475,7 +475,11 @@ class Partition:
         return segment_offsets(self.local_log, timestamp, count)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the largest epoch up to ``leader_epoch``; (-1, -1) if none is (KIP-279)."""
+        """Return an epoch and its end offset in this log, by which a client finds where its log diverges (KIP-279).
+
+        The present epoch ends at the log's end, also without a record. For another one the answer is that of
+        ``LeaderEpochCache.end_offset_for``.
+        """
         log = self.local_log
         if leader_epoch == self.leader_epoch:
             return leader_epoch, log.log_end_offset
@@ -485,7 +489,7 @@ class Partition:
         """Return (epoch, end offset) where a client's log diverges from this one; None if they agree up to its fetch
         offset (KIP-595).
 
-        Raises OffsetOutOfRangeError if no epoch up to the client's last one is known.
+        Raises OffsetOutOfRangeError if the client's last epoch is later than all of this log, or this log has none.
         """
         log = self.local_log
         epoch, end_offset = log.leader_epochs.end_offset_for(last_fetched_epoch, log.log_end_offset)

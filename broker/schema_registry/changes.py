@@ -205,7 +205,7 @@ def new_version(state: State, subject: str, submission: Submission, canonical: s
 def _build_imported(state: State, fresh: RegisteredSchema, submission: Submission) -> RegisteredSchema:
     assert submission.id is not None
     if any(one.content != fresh.content for one in state.find_by_id(submission.id)):
-        raise errors.id_is_taken(submission.id)
+        raise errors.schema_id_in_use(submission.id)
     return replace(fresh, id=submission.id, version=submission.version or fresh.version)
 
 

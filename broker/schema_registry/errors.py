@@ -6,7 +6,7 @@ from tidelog.broker.schema_registry.records import Reference
 
 
 class RegistryError(Exception):
-    """An error that answers a request. The first three digits of a five-digit code are the HTTP status."""
+    """An error that answers a request. ``code`` is Confluent's: an HTTP status, or five digits that begin with one."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -27,8 +27,8 @@ def version_not_found(version: int | str) -> RegistryError:
     return RegistryError(40402, f"Version {version} not found.")
 
 
-def schema_not_found(number: int | None = None) -> RegistryError:
-    return RegistryError(40403, "Schema not found" if number is None else f"Schema {number} not found")
+def schema_not_found(schema_id: int | None = None) -> RegistryError:
+    return RegistryError(40403, "Schema not found" if schema_id is None else f"Schema {schema_id} not found")
 
 
 def subject_soft_deleted(subject: str) -> RegistryError:
@@ -51,11 +51,11 @@ def version_not_soft_deleted(subject: str, version: int) -> RegistryError:
     )
 
 
-def no_compatibility_of(subject: str) -> RegistryError:
+def compatibility_not_configured(subject: str) -> RegistryError:
     return RegistryError(40408, f"Subject '{subject}' does not have subject-level compatibility configured")
 
 
-def no_mode_of(subject: str) -> RegistryError:
+def mode_not_configured(subject: str) -> RegistryError:
     return RegistryError(40409, f"Subject '{subject}' does not have subject-level mode configured")
 
 
@@ -108,8 +108,8 @@ def reference_exists(subject: str, version: int) -> RegistryError:
     )
 
 
-def id_is_taken(number: int) -> RegistryError:
-    return RegistryError(42207, f"Overwrite new schema with id {number} is not permitted.")
+def schema_id_in_use(schema_id: int) -> RegistryError:
+    return RegistryError(42207, f"Overwrite new schema with id {schema_id} is not permitted.")
 
 
 def invalid_subject(subject: str) -> RegistryError:
@@ -124,5 +124,8 @@ def timed_out() -> RegistryError:
     return RegistryError(50002, "The operation timed out")
 
 
-def other_leader(leader: str) -> RegistryError:
-    return RegistryError(50004, f"This member does not lead the topic _schemas; {leader} does")
+def topic_not_led_here(leader: int) -> RegistryError:
+    """Return the error of a member that does not lead the topic; ``leader`` is -1 if none does."""
+    return RegistryError(
+        50004, f"This member does not lead the topic _schemas; {f'broker {leader}' if leader >= 0 else 'none'} does"
+    )

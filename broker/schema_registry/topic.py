@@ -129,7 +129,7 @@ class SchemasTopic:
             return None
         leader, epoch = image.partitions[0].leader, image.partitions[0].leader_epoch
         if leader != self._broker.node_id:
-            raise errors.other_leader(f"broker {leader}" if leader >= 0 else "none")
+            raise errors.topic_not_led_here(leader)
         if (image.topic_id, epoch) != self._identity:
             self._identity, self._position, self.state = (image.topic_id, epoch), 0, State(self.state.last_id)
         return self._call_guarded(lambda: self._broker.replica_manager.partition(TOPIC, 0))

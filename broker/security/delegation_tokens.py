@@ -1,9 +1,9 @@
 """Delegation tokens (KIP-48, KIP-373): their owners, lifetimes, and the SCRAM credentials of their bearers.
 
-A token is a record of the metadata log: id, owner, requester, renewers, times. Its secret is the HMAC of its id by
-``delegation.token.secret.key``; it is derived and never stored. The bearer logs in by SCRAM with the id as user and the
-HMAC in base64 as password, and is then authenticated as the token's owner. Source: DelegationTokenControlManager. Loop
-thread only, except ``derive_credentials``.
+A token is a record of the metadata log: id, owner, requester, renewers, times. Its secret is the HMAC of its id with
+``delegation.token.secret.key`` as the key; it is derived and never stored. The bearer logs in by SCRAM with the id as
+user and the HMAC in base64 as password, and is then authenticated as the token's owner. Source:
+DelegationTokenControlManager. Loop thread only, except ``derive_credentials``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Credentials = Mapping[ScramMechanism, ScramState]
 
 
 class Request(NamedTuple):
-    """A request for a token; principals as ``TYPE:NAME``; a lifetime of 0 or less asks for the longest."""
+    """A request for a new token; principals are ``TYPE:NAME``. A lifetime of 0 or less asks for the longest one."""
 
     owner: str
     requester: str
@@ -47,7 +47,7 @@ class Request(NamedTuple):
 
 
 class DelegationTokens:
-    """The tokens of the metadata image."""
+    """The delegation tokens of a broker: those of the metadata image, and the credentials derived from them."""
 
     def __init__(self, config: BrokerConfig, controller: MetadataController, now_ms: Callable[[], int]) -> None:
         """``now_ms`` returns the time of the wall clock."""
@@ -55,18 +55,19 @@ class DelegationTokens:
         self._controller = controller
         self._now_ms = now_ms
         self._credentials: dict[str, Credentials] = {}
-        self._seen: Mapping[str, TokenState] = {}
+        """Token id -> credentials of its bearer, of tokens that were created or used since the start."""
+        self._indexed: Mapping[str, TokenState] = {}
         """The tokens from which ``_by_digest`` was built."""
         self._by_digest: dict[bytes, str] = {}
         """SHA-256 of a secret -> token id, so that the time of a look-up reveals nothing about the secret."""
 
     @property
     def is_enabled(self) -> bool:
-        """Return whether there is a secret key."""
+        """True if there is a secret key."""
         return bool(self._config.get(SECRET_KEY))
 
     def plan(self, request: Request) -> TokenState:
-        """Return the token that is to be created. Raises DelegationTokenAuthDisabledError."""
+        """Return a new token, for ``create``. Raises DelegationTokenAuthDisabledError."""
         self._check_enabled()
         now, longest = self._now_ms(), self._config.get_int(MAX_LIFETIME_MS)
         lifetime = min(longest, request.lifetime_ms) if request.lifetime_ms > 0 else longest
@@ -76,25 +77,26 @@ class DelegationTokens:
         return TokenState(token_id, request.owner, request.requester, request.renewers, now, max_ms, expires_ms)
 
     def create(self, token: TokenState, credentials: Credentials) -> None:
-        """Commit a token, whose credentials the caller has derived."""
+        """Commit a token of ``plan``. The caller has derived its credentials in a thread, as that takes some ms."""
         self._controller.commit([VersionedRecord(token_record(token))])
         self._keep(token.token_id, credentials)
 
     def renew(self, requester: str, secret: bytes, period_ms: int) -> int:
-        """Renew a token; return its new expiry time. Raises a KafkaError unless the token is valid and the requester
-        may renew it.
+        """Let a token expire after ``period_ms``, or after the usual period if that is shorter or ``period_ms`` is not
+        positive; at the end of its longest lifetime in any case. Returns that time. Raises a KafkaError unless the
+        token is valid and the requester may renew it.
         """
         token = self._find(secret)
         self._check_not_expired(token)
         check_may_renew(token, requester)
         usual = self._config.get_int(EXPIRY_TIME_MS)
         lifetime = min(usual, period_ms) if period_ms > 0 else usual
-        return self._set_end(token, min(token.max_ms, self._now_ms() + lifetime))
+        return self._set_expiry(token, min(token.max_ms, self._now_ms() + lifetime))
 
     def expire(self, requester: str, secret: bytes, period_ms: int) -> int:
-        """Set the expiry time of a token, or remove the token if the period is negative; return the time at which it
-        expires. Raises a KafkaError if there is no such token, if an expired token is not to be removed, or if the
-        requester may not renew the token.
+        """Let a token expire after ``period_ms``, at the end of its longest lifetime in any case; remove it if that is
+        negative. Returns the time at which it expires. Raises a KafkaError if there is no such token, if the requester
+        may not renew it, or if it has expired and is not to be removed.
         """
         token = self._find(secret)
         check_may_renew(token, requester)
@@ -102,7 +104,7 @@ class DelegationTokens:
             self._remove([token])
             return self._now_ms()
         self._check_not_expired(token)
-        return self._set_end(token, min(token.max_ms, self._now_ms() + period_ms, _LATEST_MS))
+        return self._set_expiry(token, min(token.max_ms, self._now_ms() + period_ms, _LATEST_MS))
 
     def all_tokens(self) -> Iterable[TokenState]:
         """Return all tokens. Raises DelegationTokenAuthDisabledError."""
@@ -140,18 +142,19 @@ class DelegationTokens:
                 [VersionedRecord(RemoveDelegationTokenRecord(token_id=token.token_id)) for token in tokens]
             )
 
-    def _set_end(self, token: TokenState, expires_ms: int) -> int:
+    def _set_expiry(self, token: TokenState, expires_ms: int) -> int:
         self._controller.commit([VersionedRecord(token_record(token._replace(expires_ms=expires_ms)))])
         return expires_ms
 
     def _find(self, secret: bytes) -> TokenState:
+        """Return the token with this secret. Raises DelegationTokenAuthDisabledError, DelegationTokenNotFoundError."""
         self._check_enabled()
         tokens = self._controller.image.tokens
-        if tokens is not self._seen:
+        if tokens is not self._indexed:
             known = set(self._by_digest.values())
             self._by_digest = {digest: one for digest, one in self._by_digest.items() if one in tokens}
             self._by_digest |= {digest_of(self.secret_of(one)): one for one in tokens.keys() - known}
-            self._seen = tokens
+            self._indexed = tokens
         found = tokens.get(self._by_digest.get(digest_of(secret), ""))
         if found is None:
             raise DelegationTokenNotFoundError

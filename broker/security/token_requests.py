@@ -1,6 +1,6 @@
-"""Requests for delegation tokens: the check of connections that may send them, and changes of a token's expiry time.
+"""Parts that the handlers of delegation tokens share: the check of the client, and changes of a token's expiry time.
 
-The client must be authenticated, and not by a delegation token. Source: KafkaApis.allowTokenRequests.
+Source: KafkaApis.allowTokenRequests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def check_may_ask(config: BrokerConfig, context: RequestContext) -> None:
-    """Raise DelegationTokenRequestNotAllowedError unless the client is authenticated, and not by a delegation token."""
+    """Raise DelegationTokenRequestNotAllowedError unless the client is authenticated, and not by a delegation token.
+
+    A listener without TLS and SASL authenticates no one; one with TLS alone does if the client has a certificate.
+    """
     protocols = {one.listener_name: one.security_protocol for one in config.listeners}
     protocol = protocols.get(context.listener_name, "PLAINTEXT")
     is_anonymous = protocol == "SSL" and context.principal == ANONYMOUS
@@ -29,12 +32,13 @@ def check_may_ask(config: BrokerConfig, context: RequestContext) -> None:
         raise DelegationTokenRequestNotAllowedError
 
 
-def change_end(
+def change_expiry(
     broker: Broker, context: RequestContext, event: str, change: Callable[[DelegationTokens, str], int]
 ) -> Steps[int]:
-    """Change a token's expiry time by ``change(tokens, principal)``; return the new one in ms once it is durable.
+    """Change a token's expiry time by ``change(tokens, requester)``; return the new time in ms once it is durable.
 
-    Raises DelegationTokenRequestNotAllowedError and what ``change`` raises.
+    ``event`` names the change in the audit log. Raises DelegationTokenRequestNotAllowedError and what ``change``
+    raises.
     """
     check_may_ask(broker.config, context)
     expires_ms = change(broker.services.tokens.get(), str(context.principal))

@@ -1,9 +1,10 @@
 """Authorizer of a broker: it decides by ACLs and super users, caches decisions, and writes them to the audit log.
 
 Decisions are cached for each client (principal and host), because connections of one client repeat the same requests. A
-change of any ACL begins a new *generation*: an object that is compared by identity, so that no cached decision outlives
-the change. Frequent requests have shortcuts (``learn``), which write no audit line. If the level of the audit log
-changes, a generation begins too: while allowed requests are written, no shortcut may be used. Loop thread only.
+change of any ACL begins a new *generation*, which is an object compared by identity: no cached decision outlives the
+change. Frequent requests have *shortcuts*: faster checks that allow the topics which ``learn`` has noted, without an
+audit line. So if the level of the audit log changes, a generation begins too: while allowed requests are written, no
+shortcut may be used. Loop thread only.
 
 Source: StandardAuthorizer of Kafka 4.3.
 """
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_KEPT = 10_000
-"""Largest number of decisions that are cached for one client; then all of them are dropped."""
+"""Largest number of decisions cached for one client, with those for shortcuts; then all of them are dropped."""
 MANY_ACLS = 10_000
 """Number of ACLs above which the broker logs a warning."""
 _TYPES = 16
@@ -151,19 +152,20 @@ class Authorizer:
         return False
 
     def learn(self, context: RequestContext, operation: int, topic: str, key: str | bytes) -> bool:
-        """Note for the shortcuts that a client may WRITE, READ or DESCRIBE a topic. ``key`` is the topic's name or id.
+        """Note for the shortcuts that a client may WRITE, READ or DESCRIBE a topic, if it may. ``key`` is the topic's
+        name or id.
 
-        Returns True if the client may, no audit line is due, and the topic is not virtual; otherwise the caller has to
-        call ``authorize``.
+        Returns True if that was noted. Otherwise the caller has to call ``authorize``: the client may not, an audit
+        line is due, or the name may be that of a virtual topic.
         """
         if may_be_virtual(topic) or is_audited(logging.DEBUG):
             return False
         if not self._decide(context, operation, _TOPIC, topic).is_allowed:
             return False
         grants = self._grants_of(context)
-        if grants.cached >= MAX_KEPT:
+        if grants.cached_count >= MAX_KEPT:
             grants.begin(self.generation)
-        grants.cached += 1
+        grants.cached_count += 1
         grants.by_operation[operation].add(key)
         return True
 
@@ -240,9 +242,9 @@ class Authorizer:
         return base_name(name)
 
     def _keep(self, grants: Grants, kind: int, name: str, decision: Decision) -> None:
-        if grants.cached >= MAX_KEPT:
+        if grants.cached_count >= MAX_KEPT:
             grants.begin(self.generation)
-        grants.cached += 1
+        grants.cached_count += 1
         grants.verdicts.setdefault(kind, {})[name] = decision
 
     def _grants_of(self, context: RequestContext) -> Grants:

@@ -1,6 +1,9 @@
 """The authorizer's part of a connection's context: its cached decisions about the client, and the check of fetches.
 
-Loop thread only.
+A *generation* is the time in which decisions stay valid, from one change of the ACLs, or of the audit log's level, to
+the next. The authorizer has an object for it, which is compared by identity. *Shortcuts* are faster checks of frequent
+requests (Produce, Fetch, Metadata): they allow the topics of three sets at once, and ask the authorizer only about
+others. Loop thread only.
 """
 
 from __future__ import annotations
@@ -19,13 +22,13 @@ _READ, _WRITE, _DESCRIBE = int(AclOperation.READ), int(AclOperation.WRITE), int(
 
 
 class Grants:
-    """Cached decisions about one client in one generation."""
+    """Cached decisions about one client, which its connections share. They are of one generation at a time."""
 
     __slots__ = (
         "__weakref__",
         "any_of_type",
         "by_operation",
-        "cached",
+        "cached_count",
         "client",
         "describable",
         "generation",
@@ -43,19 +46,22 @@ class Grants:
         self.begin(generation)
 
     def begin(self, generation: object) -> None:
-        """Drop all cached decisions: a generation has begun, or too many decisions are cached."""
+        """Drop all cached decisions, as a generation has begun, or too many are cached in the present one."""
         self.generation = generation
+        """The generation of the cached decisions; they count only while it is the authorizer's."""
         self.verdicts: dict[int, dict[str, Decision]] = {}
         """Operation and resource type as one number -> resource name -> decision."""
         self.any_of_type: dict[int, bool] = {}
         """The same number -> whether the client may do the operation with at least one resource of the type."""
         self.writable: set[str | bytes] = set()
-        """Names and ids of topics with which a shortcut has found WRITE allowed."""
+        """Names and ids of topics that shortcuts let the client WRITE, without an audit line."""
         self.readable: set[str | bytes] = set()
+        """The same for READ."""
         self.describable: set[str | bytes] = set()
+        """The same for DESCRIBE."""
         self.by_operation = {_WRITE: self.writable, _READ: self.readable, _DESCRIBE: self.describable}
-        self.cached = 0
-        """Number of cached decisions, with those of the shortcuts."""
+        self.cached_count = 0
+        """Number of decisions in ``verdicts`` and of topics in the three sets. The authorizer limits it."""
 
 
 class FetchGuard(Protocol):

@@ -34,7 +34,9 @@ class Quota(NamedTuple):
 
 
 def list_quotas(cluster: Cluster, entity: Entity) -> list[Quota]:
-    """Return the quotas whose entity has these names; all for an empty ``entity``. Raises ClientError, KafkaError."""
+    """Return the quotas of all entities that include ``entity``, such as those of a user with any client id; all quotas
+    if it is empty. Raises ClientError, KafkaError.
+    """
     components = [
         ComponentData(entity_type=kind, match_type=_MATCH_DEFAULT if name is None else _MATCH_EXACT, match=name)
         for kind, name in entity.items()

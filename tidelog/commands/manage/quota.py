@@ -32,7 +32,7 @@ def entity_options(function: _Function) -> _Function:
         "defaults",
         type=click.Choice(ENTITY_TYPES),
         multiple=True,
-        help="quotas of all entities of this type that have no quota of their own; may be repeated",
+        help="default quotas of this type, for entities without quotas of their own; may be repeated",
     )(decorated)
 
 
@@ -58,7 +58,7 @@ def entity_text(entity: dict[str, str | None]) -> str:
 @json_option
 @client_options()
 def list_all(*, settings: ClientSettings, as_json: bool, **named: Any) -> None:
-    """List quotas: all, or those of an entity."""
+    """List all quotas, or those of entities that include the given names and defaults."""
     from tidelog.client.admin.quotas import list_quotas
     from tidelog.client.cluster import Cluster
 

@@ -27,7 +27,7 @@ from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.loop.steps import SLICE_MS
 from tidelog.broker.security.changes import TOPICS_PER_LINE, Notes, note_configs, note_line, with_lines
 from tidelog.broker.security.late_lines import LateLines
-from tidelog.broker.security.token_requests import change_end
+from tidelog.broker.security.token_requests import change_expiry
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.messages import (
     alter_client_quotas,
@@ -163,8 +163,8 @@ def test_a_durable_expiry_time_has_its_line_even_if_its_client_disconnects(
     config = SimpleNamespace(listeners=[listener])
     late_lines = LateLines(lambda turn: None, lambda: 0.0)
     broker = cast(Any, SimpleNamespace(config=config, services=services, controller=controller, late_lines=late_lines))
-    new_end: Callable[..., int] = lambda *_: 4711  # noqa: E731
-    steps = change_end(broker, context_of(1, listener_name="S"), "token renewed", new_end)
+    new_time: Callable[..., int] = lambda *_: 4711  # noqa: E731
+    steps = change_expiry(broker, context_of(1, listener_name="S"), "token renewed", new_time)
     assert next(steps) is synced
     steps.close()
     late_lines.finish()

@@ -13,8 +13,8 @@ def test_a_generation_begins_without_the_decisions_of_the_one_before() -> None:
     grants = Grants(Principal("User", "ann"), Client("User:ann", "127.0.0.1"), first, is_super=False)
     grants.verdicts[1] = {"t": DEFAULT_ALLOW}
     grants.by_operation[AclOperation.READ].add("t")
-    grants.cached = 2
+    grants.cached_count = 2
     assert grants.readable == {"t"}
     grants.begin(second)
-    assert (grants.generation, grants.verdicts, grants.readable, grants.cached) == (second, {}, set(), 0)
+    assert (grants.generation, grants.verdicts, grants.readable, grants.cached_count) == (second, {}, set(), 0)
     assert grants.by_operation[AclOperation.READ] is grants.readable
