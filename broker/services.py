@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -58,12 +59,14 @@ class LateServices:
     """The late services of one broker. ``broker`` returns the broker; it is called only once the broker is built."""
 
     __slots__ = (
-        "_broker", "admin", "cleaner", "coordinators", "directories", "indexing", "quotas", "schema_registry",
-        "tokens", "virtual_partitions",
+        "_broker", "_lowering", "admin", "cleaner", "coordinators", "directories", "indexing", "quotas",
+        "schema_registry", "tokens", "virtual_partitions",
     )  # fmt: skip
 
     def __init__(self, broker: Callable[[], Broker]) -> None:
         self._broker = broker
+        self._lowering = threading.Lock()
+        """Held while a truncation changes the cleaner's file without a cleaner: several run in threads."""
         self.admin: Lazy[AdminListener] = Lazy(
             lambda: build_admin(broker()),
             is_wanted=lambda: bool(broker().config.get_str(ADMIN_LISTENER)),
@@ -163,7 +166,8 @@ class LateServices:
         elif os.path.exists(os.path.join(os.path.dirname(log.directory), CLEANER_OFFSET_FILE)):
             from tidelog.cleaner.checkpoint import CleanerCheckpoint  # late: most brokers have no such file yet
 
-            CleanerCheckpoint(file_system).lower(log)
+            with self._lowering:
+                CleanerCheckpoint(file_system).lower(log)
 
     def forget_cleaned(self, partition: TopicPartition) -> None:
         """Remove a deleted partition's cleaner checkpoint; do nothing if no checkpoint file exists."""

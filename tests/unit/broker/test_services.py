@@ -3,8 +3,10 @@ builds it."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +49,7 @@ def begin(data: DataBroker, when: Begin | None = None) -> None:
 def test_the_table_holds_every_service(data: DataBroker) -> None:
     services = data.broker.services
     assert {id(service) for service in services.table()} == {
-        id(getattr(services, name)) for name in LateServices.__slots__ if name != "_broker"
+        id(getattr(services, name)) for name in LateServices.__slots__ if not name.startswith("_")
     }
 
 
@@ -131,3 +133,28 @@ def test_a_truncation_lowers_the_cleaners_checkpoint(data: DataBroker, tmp_path:
         TopicPartition("other", 0): 3,
         TopicPartition("t", 0): 10,
     }
+
+
+def test_truncations_in_two_threads_lower_both_offsets(
+    data: DataBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read the file before the other one had replaced it, or renamed its temporary file away."""
+    create_topic(data, "t", 2, configs={"cleanup.policy": "compact"})
+    logs = [data.replica_manager.partition("t", index).local_log for index in range(2)]
+    path = Path(logs[0].directory).parent / CLEANER_OFFSET_FILE
+    path.write_text("0\n2\nt 0 15\nt 1 15\n")
+    for log in logs:
+        log.clean_bound = 10
+    other = threading.Thread(target=data.broker.services.lower_checkpoints, args=(logs[1],), daemon=True)
+    replace = OsFileSystem.replace_file
+
+    def begin_other_then_replace(self: OsFileSystem, *arguments: Any, **options: Any) -> None:
+        if threading.current_thread() is not other and other.ident is None:
+            other.start()
+            other.join(0.2)
+        replace(self, *arguments, **options)
+
+    monkeypatch.setattr(OsFileSystem, "replace_file", begin_other_then_replace)
+    data.broker.services.lower_checkpoints(logs[0])
+    other.join()
+    assert set(read_offset_checkpoint(OsFileSystem(), str(path)).values()) == {10}
