@@ -36,7 +36,7 @@ _FIRST_VERSION_WITH_STRICT_QUOTA = 5
 def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> Steps[DeleteTopicsResponse]:
     """Delete each topic by itself. A topic that is named twice, or by its name and by its id, is refused with one
     answer."""
-    asked = yield from find_distinct(list_asked_topics(request), partial(identify, broker))
+    asked = yield from find_distinct(list_asked_topics(request), partial(identify, broker, {}))
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[DeleteTopicState, Change | KafkaError]] = []
     with Notes(broker.late_lines) as notes:
@@ -74,11 +74,18 @@ def list_asked_topics(request: DeleteTopicsRequest) -> Iterable[DeleteTopicState
     return request.topics or (DeleteTopicState(name=name) for name in request.topic_names)
 
 
-def identify(broker: Broker, topic: DeleteTopicState) -> tuple[str | None, bytes]:
+def identify(
+    broker: Broker, known: dict[str, tuple[str | None, bytes]], topic: DeleteTopicState
+) -> tuple[str | None, bytes]:
     """Return the name or id of a topic in the request. A name that exists is given as its id: the topic may be named by
-    both."""
-    image = None if topic.name is None or topic.topic_id != ZERO_UUID else broker.metadata.topics.get(topic.name)
-    return (topic.name, bytes(topic.topic_id)) if image is None else (None, image.topic_id)
+    both. ``known`` keeps what was returned for a name: another step must not give another id, since the authorizer
+    leaves it to this handler to refuse a name that is repeated."""
+    if topic.name is None or topic.topic_id != ZERO_UUID:
+        return topic.name, bytes(topic.topic_id)
+    if topic.name not in known:
+        image = broker.metadata.topics.get(topic.name)
+        known[topic.name] = (topic.name, ZERO_UUID) if image is None else (None, image.topic_id)
+    return known[topic.name]
 
 
 def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState, quota: MutationQuota) -> Change:

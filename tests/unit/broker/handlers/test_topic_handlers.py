@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.topics import create_topic
-from tests.unit.broker.admin_broker import AdminBroker
+from tests.support.topics import create_topic, delete_topic
+from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.handlers import create_partitions, create_topics, delete_topics
@@ -194,6 +194,20 @@ def test_a_topic_that_is_named_and_meant_by_its_id_is_not_deleted(admin: AdminBr
     (answer,) = drive(admin.broker, request, DeleteTopicsResponse, 6).responses
     assert answer.error_code == InvalidRequestError.code
     assert "orders" in admin.metadata.topics
+
+
+def test_a_name_that_is_repeated_is_refused_whatever_happens_to_its_topic_between_two_steps(admin: AdminBroker) -> None:
+    """The authorizer passes on repeated names unchecked: a topic that is created meanwhile must stay."""
+    create_topic(admin, "orders")
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name="orders"), DeleteTopicState(name="orders")])
+    steps = delete_topics.handle(admin.broker, context_of(6), request)
+    next(steps)
+    delete_topic(admin, "orders")
+    steps.send(None)
+    created = create_topic(admin, "orders")
+    (answer,) = response_of(steps).responses
+    assert answer.error_code == InvalidRequestError.code
+    assert admin.metadata.topics["orders"].topic_id == created.topic_id
 
 
 @pytest.mark.parametrize(("version", "error"), [(2, InvalidRequestError), (3, TopicDeletionDisabledError)])
