@@ -35,7 +35,7 @@ class CatchUpError(Exception):
 
 
 class MetadataFollower:
-    """An observer with one connection to a controller. One thread at a time."""
+    """An observer with one connection to a controller; a context manager. One thread at a time."""
 
     def __init__(self, config: ObserverConfig) -> None:
         self.observer = Observer(config)

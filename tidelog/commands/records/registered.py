@@ -26,7 +26,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class RegisteredValues:
-    """Decoder and encoder of values of one format; ``schema`` is the schema for encoding."""
+    """Decoder and encoder of values of one format, a context manager; ``schema`` is the schema for encoding."""
 
     def __init__(self, registry: Registry, kind: str) -> None:
         """``kind`` is the registry's name of the format."""

@@ -1,4 +1,5 @@
-"""CreateAcls, DescribeAcls, DeleteAcls: Kafka's texts, atomic batches, filters beside a naive model."""
+"""CreateAcls, DescribeAcls and DeleteAcls: Kafka's error texts, one batch for each request, filters compared with a
+naive model, audit lines."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def delete(admin: AdminBroker, *filters: DeleteAclsFilter, version: int = 3) -> 
     return drive(admin.broker, DeleteAclsRequest(filters=list(filters)), DeleteAclsResponse, version).filter_results
 
 
-def described(admin: AdminBroker, wanted: DeleteAclsFilter = ANY_FILTER, version: int = 3) -> set[AccessRule]:
+def describe(admin: AdminBroker, wanted: DeleteAclsFilter = ANY_FILTER, version: int = 3) -> set[AccessRule]:
     values = {field.name: getattr(wanted, field.name) for field in DeleteAclsFilter.FIELDS}
     response = drive(admin.broker, DescribeAclsRequest(**values), DescribeAclsResponse, version)
     assert response.error_code == 0
@@ -95,10 +96,10 @@ def test_acls_are_created_described_deleted_and_kept(admin: AdminBroker, version
     made = [creation("orders"), creation("bills", operation=AclOperation.ALL)]
     assert [result.error_code for result in create(admin, *made, version=version)] == [0, 0]
     again = admin.reopen()
-    assert described(again, version=version) == set(map(rule_of, made))
+    assert describe(again, version=version) == set(map(rule_of, made))
     (removed,) = delete(again, ANY_FILTER, version=version)
     assert {acl.resource_name for acl in removed.matching_acls} == {"orders", "bills"}
-    assert described(again.reopen()) == set()
+    assert describe(again.reopen()) == set()
 
 
 @pytest.mark.parametrize(
@@ -124,11 +125,11 @@ def test_a_wrong_acl_is_refused_in_kafkas_words_and_the_others_are_created(
     assert refused.error_code == InvalidRequestError.code
     assert text in (refused.error_message or "")
     assert taken.error_code == 0
-    assert described(admin) == {rule_of(creation("other"))}
+    assert describe(admin) == {rule_of(creation("other"))}
 
 
 @pytest.mark.parametrize("field", ["resource_type", "resource_pattern_type", "operation", "permission_type"])
-def test_unknown_numbers_close_the_connection(admin: AdminBroker, field: str) -> None:
+def test_a_zero_for_unknown_closes_the_connection(admin: AdminBroker, field: str) -> None:
     with pytest.raises(CloseConnectionError):
         create(admin, creation(**{field: 0}))  # type: ignore[arg-type]
     name = {"resource_type": "resource_type_filter", "resource_pattern_type": "pattern_type_filter"}.get(field, field)
@@ -137,7 +138,7 @@ def test_unknown_numbers_close_the_connection(admin: AdminBroker, field: str) ->
         delete(admin, DeleteAclsFilter(**{**values, name: 0}))
 
 
-def test_a_filter_with_a_number_from_tomorrow_is_refused_alone(admin: AdminBroker) -> None:
+def test_a_filter_with_an_unknown_number_is_refused_and_the_others_are_used(admin: AdminBroker) -> None:
     create(admin, creation())
     values = {one.name: getattr(ANY_FILTER, one.name) for one in DeleteAclsFilter.FIELDS}
     pattern, entry, fine = delete(
@@ -163,16 +164,16 @@ def test_a_request_is_one_batch_and_bounded(admin: AdminBroker, monkeypatch: pyt
     monkeypatch.setattr(acls, "MAX_ACLS", 4)
     many = [creation(str(number)) for number in range(4)]
     assert {result.error_code for result in create(admin, *many)} == {PolicyViolationError.code}
-    assert described(admin) == set()
+    assert describe(admin) == set()
     assert {result.error_code for result in create(admin, *many[:3])} == {0}
     assert {result.error_code for result in create(admin, creation("a"), creation("b"))} == {PolicyViolationError.code}
     assert {result.error_code for result in create(admin, many[3])} == {0}
     (refused,) = delete(admin, ANY_FILTER)
     assert refused.error_code == PolicyViolationError.code
-    assert len(described(admin)) == 4
+    assert len(describe(admin)) == 4
 
 
-def test_an_answer_waits_for_the_disk_and_says_when_it_failed(admin: AdminBroker) -> None:
+def test_the_response_waits_for_the_disk_and_is_an_error_if_that_fails(admin: AdminBroker) -> None:
     waiting: list[Deferred[None]] = []
 
     def in_thread(work: object) -> Deferred[None]:
@@ -190,7 +191,7 @@ def test_an_answer_waits_for_the_disk_and_says_when_it_failed(admin: AdminBroker
         answer.result()
 
 
-def test_an_acl_of_a_virtual_topic_is_warned_of(admin: AdminBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_acl_of_a_virtual_topic_causes_a_warning(admin: AdminBroker, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         create(admin, creation("orders?key=1"), creation("orders...ordinary"))
     assert [record.getMessage() for record in caplog.records if "no effect" in record.getMessage()] == [
@@ -243,7 +244,7 @@ def test_filters_match_the_acls_of_a_naive_model(
     delete(admin, ANY_FILTER)
     create_rules(admin, stored)
     expected = [{rule for rule in stored if naive_matches(one, rule)} for one in wanted]
-    assert [described(admin, one) for one in wanted] == expected
+    assert [describe(admin, one) for one in wanted] == expected
     results = delete(admin, *wanted)
     found = [
         {
@@ -256,15 +257,15 @@ def test_filters_match_the_acls_of_a_naive_model(
         for result in results
     ]  # fmt: skip
     assert found == expected
-    assert described(admin) == set(stored) - set().union(*expected)
+    assert describe(admin) == set(stored) - set().union(*expected)
 
 
 def test_each_created_or_deleted_acl_has_an_audit_line(admin: AdminBroker, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tidelog.audit"):
         create(admin, creation(), creation(), creation("a\nb"), creation(""))
-        create(admin, creation())  # it is there
+        create(admin, creation())  # it exists: no line
         delete(admin, ANY_FILTER, ANY_FILTER)
-        delete(admin, ANY_FILTER)  # there is none
+        delete(admin, ANY_FILTER)  # there is none left: no line
     lines = [json.loads(line) for line in caplog.messages]
     assert sorted((line["event"], line["acl"]["name"]) for line in lines) == [
         ("acl created", "a\nb"), ("acl created", "orders"), ("acl deleted", "a\nb"), ("acl deleted", "orders")
