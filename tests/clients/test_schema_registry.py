@@ -296,6 +296,7 @@ def test_a_kill_loses_no_acknowledged_schema_and_gives_no_id_twice(tmp_path: Pat
         assert stop.wait(120)
         registry.broker.kill()
         thread.join(120)
+        assert not thread.is_alive()
         registry.broker.start()
         for subject, number in answered.items():
             assert registry.ask("GET", f"/subjects/{subject}/versions/1")["id"] == number

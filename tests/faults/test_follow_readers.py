@@ -105,5 +105,6 @@ def test_readers_are_right_at_every_moment_while_it_is_killed(data: DataDirector
         assert process.wait(LIMIT_S) == 0
     reader.stopped.set()
     reader.join(LIMIT_S)
+    assert not reader.is_alive()
     assert reader.wrong == []
     assert polars.read_delta(table).get_column("offset").sort().to_list() == list(range(end))
