@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How often a slice is planned again because its files were renamed or deleted before they were opened.
+#: How often a slice is read or planned at most: again if its files were renamed or deleted before they were opened.
 ATTEMPTS = 5
 
 
@@ -130,14 +130,14 @@ def _blocks_of(piece: SegmentSlice, file: OpenSegment, options: ReadOptions) -> 
 def _open(piece: SegmentSlice, options: ReadOptions) -> Iterator[tuple[SegmentSlice, OpenSegment]]:
     """Open the file that a slice was planned for, or, if another file has its name now, the files that hold its
     offsets."""
-    file = _open_planned(piece, options.count)
+    file = open_planned(piece, options.count)
     if file is not None:
         yield piece, file
         return
     start = piece.start_offset
     for _ in range(ATTEMPTS):
-        for current in _plan_again(replace(piece, start_offset=start), options):
-            file = _open_planned(current, options.count)
+        for current in plan_again(replace(piece, start_offset=start), options):
+            file = open_planned(current, options.count)
             if file is None:
                 break
             yield current, file
@@ -147,8 +147,8 @@ def _open(piece: SegmentSlice, options: ReadOptions) -> Iterator[tuple[SegmentSl
     raise PipelineError(f"{piece.path}: its segments were deleted faster than they could be read")
 
 
-def _open_planned(piece: SegmentSlice, count: ReadCount) -> OpenSegment | None:
-    """Open the file of a slice; None when it is gone, or another file has its name."""
+def open_planned(piece: SegmentSlice, count: ReadCount) -> OpenSegment | None:
+    """Open the file of a slice; None when it is gone, or another file has its name. Raises PipelineError."""
     try:
         file = OpenSegment(piece.path, count)
     except FileNotFoundError:
@@ -173,15 +173,17 @@ def _is_of_another_topic(piece: SegmentSlice) -> bool:
     return topic_id is not None and topic_id != piece.topic_id
 
 
-def _plan_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSlice]:
+def plan_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSlice]:
     """Plan the offsets of ``piece`` in the current files. Raises DataLossError, TopicRecreatedError."""
     directory = os.path.dirname(piece.path)
     name = f"{piece.topic}-{piece.partition}"
     try:
         topic_id = read_partition_metadata(files_at(directory), directory)
         segments = list_segments(directory)
-    except (FileNotFoundError, KafkaStorageError):
+    except FileNotFoundError:
         topic_id, segments = None, []
+    except KafkaStorageError as error:
+        raise PipelineError(f"{directory}: {error}") from error
     if piece.topic_id is not None and topic_id is not None and topic_id != piece.topic_id:
         raise recreated_error(piece.topic, piece.topic_id, topic_id)
     first = segments[0].base_offset if segments else piece.end_offset

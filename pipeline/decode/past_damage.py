@@ -1,8 +1,9 @@
 """Reading that goes on after damage, by the rule of ``tidelog.log.segment.resync``, as an audit does.
 
-a damaged batch                     its bytes are passed to the caller, and reading goes on at the next batch, or at the
-                                    next one that the offset index names
-a record with a time beyond 64 bits of microseconds      its batch is passed to the caller, its neighbours are read
+a damaged batch                   its bytes are passed to the caller, and reading goes on at the next batch, or at
+                                  the next one that the offset index names
+a record whose time in            its batch is passed to the caller, and all other records are read, those of the
+microseconds exceeds 64 bits      same batch, too
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.log.segment.batch_scan import BatchHeader, crc_matches, iter_batches
+import numpy as np
+
+from tidelog.log.segment.batch_scan import BatchHeader, iter_batches
 from tidelog.log.segment.resync import find_resume_position
-from tidelog.pipeline.decode.decode import ReadOptions, read_slice
-from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError
+from tidelog.pipeline.decode import layout
+from tidelog.pipeline.decode.decode import ReadOptions, open_planned, plan_again, read_blocks, read_slice
+from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError, ObjectGoneError
 from tidelog.pipeline.files.batch_walk import header_at
 from tidelog.pipeline.files.segment_files import SegmentFile
 from tidelog.pipeline.files.sources import OpenSegment
@@ -29,7 +33,8 @@ from tidelog.protocol.record.record_batch import MAGIC_V2
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Limit of the bytes of one damaged batch that the caller gets.
+#: Limit of the bytes of one damaged batch that the caller gets. After as many bytes of batches with strange times the
+#: search for more of them ends; the rest of the slice is read first.
 KEPT_BYTES = 16 * 1024 * 1024
 #: The first and the last time whose microseconds fit 64 bits.
 MIN_MILLISECONDS, MAX_MILLISECONDS = -(2**63 // 1000), (2**63 - 1) // 1000
@@ -37,7 +42,8 @@ MIN_MILLISECONDS, MAX_MILLISECONDS = -(2**63 // 1000), (2**63 - 1) // 1000
 
 class Damage(NamedTuple):
     """Bytes of a slice's file that could not be read, and the reason; ``offset`` of their first record, -1 when
-    unknown."""
+    unknown. If only a record's time is the reason, ``offset`` is that record's, and the bytes are those of its batch.
+    """
 
     piece: SegmentSlice
     offset: int
@@ -55,9 +61,10 @@ def read_past_damage(
     slices: Sequence[SegmentSlice], wanted: Columns, options: ReadOptions, keep: Keep | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of slices of one partition as ``pyarrow.RecordBatch``es; ``keep`` is called with the bytes that
-    cannot be read.
+    cannot be read. ``wanted`` has the column offset.
 
-    Raises DataLossError and other PipelineErrors; CorruptBatchError and MalformedTimestampError only without ``keep``.
+    Raises DataLossError and other PipelineErrors; CorruptBatchError only without ``keep``. MalformedTimestampError is
+    also raised if the record with that time is not found again.
     """
     waiting = list(slices)
     while waiting:
@@ -70,11 +77,32 @@ def read_past_damage(
 
 
 def _skip_problem(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
-    """Pass the bytes that could not be read to ``keep`` and return the rest of the slice."""
+    """Pass the bytes that could not be read to ``keep`` and return slices of the rest.
+
+    If another file has the segment's name by now, the bytes at the problem's position are others. Then nothing is
+    passed, and the rest, with the problem, is planned again.
+    """
+    file = open_planned(reading.piece, reading.options.count)
+    if file is None:
+        return reading.plan_rest_again()
+    found: list[Damage] = []
+    with file:
+        try:
+            rest = _find_rest(reading, file, found.append)
+            was_replaced = file.was_replaced()
+        except ObjectGoneError:
+            was_replaced = True
+    if was_replaced:
+        return reading.plan_rest_again()
+    for damage in found:
+        keep(damage)
+    return [one for one in rest if one.start_offset < one.end_offset]
+
+
+def _find_rest(reading: _Reading, file: OpenSegment, keep: Keep) -> list[SegmentSlice]:
     if isinstance(reading.problem, CorruptBatchError):
-        following = _after_damage(reading, reading.problem, keep)
-        return [] if following is None else [following]
-    return _slices_around(reading, keep)
+        return [_after_damage(reading, reading.problem, file, keep)]
+    return _slices_around_strange_times(reading, file, keep)
 
 
 class _Reading:
@@ -82,15 +110,16 @@ class _Reading:
 
     def __init__(self, piece: SegmentSlice, wanted: Columns, options: ReadOptions) -> None:
         self.piece = piece
+        self.options = options
         self.next_offset = piece.start_offset
         self.problem: CorruptBatchError | MalformedTimestampError | None = None
         self._wanted = wanted
-        self._options = options
+        self._lost_before = len(options.lost)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches, up to damage. Raises PipelineError for everything but damage."""
         try:
-            yield from self._read(self.piece, self._options)
+            yield from self._read(self.piece, self.options)
         except MalformedTimestampError as error:
             self.problem = error
         except CorruptBatchError as error:
@@ -100,11 +129,11 @@ class _Reading:
     def _batches_before(self, damage: CorruptBatchError) -> Iterator[pa.RecordBatch]:
         """Yield the rows before damage that were not yielded yet. A record among them whose time does not fit is the
         first ``problem``; the damage is found again after it."""
-        before = replace(_relocate(self.piece, damage), start_offset=self.next_offset, end_position=damage.position)
+        before = replace(self.piece, start_offset=self.next_offset, end_position=damage.position)
         try:
             if before.size_bytes > 0:
-                yield from self._read(before, replace(self._options, looks_for_holes=False))
-        except MalformedTimestampError as error:
+                yield from self._read(before, replace(self.options, looks_for_holes=False))
+        except (CorruptBatchError, MalformedTimestampError) as error:
             self.problem = error
 
     def _read(self, piece: SegmentSlice, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -113,35 +142,27 @@ class _Reading:
                 self.next_offset = batch.column("offset")[-1].as_py() + 1
             yield batch
 
-
-def _relocate(piece: SegmentSlice, error: CorruptBatchError) -> SegmentSlice:
-    """Return the slice for the file in which the error was found: it may be another one than was planned."""
-    try:
-        with OpenSegment(error.file) as file:
-            if not piece.inode or file.is_same(piece.inode, piece.ctime_ns, piece.end_position):
-                return piece
-            return replace(
-                piece,
-                path=error.file, inode=file.inode, ctime_ns=0, start_position=0, end_position=file.size,
-            )  # fmt: skip
-    except FileNotFoundError:
-        raise error from None
+    def plan_rest_again(self) -> list[SegmentSlice]:
+        """Plan the offsets that were not yielded yet in the current files. Raises PipelineError, DataLossError."""
+        found = self.options.lost[self._lost_before :]  # the next reading finds the later ones again
+        self.options.lost[self._lost_before :] = [one for one in found if one.start < self.next_offset]
+        rest = replace(self.piece, start_offset=self.next_offset)
+        return plan_again(rest, self.options) if rest.start_offset < rest.end_offset else []
 
 
-def _after_damage(reading: _Reading, damage: CorruptBatchError, keep: Keep) -> SegmentSlice | None:
-    """Pass the damaged bytes to ``keep`` and return the slice after them; None at the slice's end."""
-    piece = _relocate(reading.piece, damage)
-    with OpenSegment(piece.path) as file:
-        end = min(piece.end_position, file.size)
-        indexed = indexed_batches(SegmentFile(piece.base_offset, piece.path), damage.position)
-        target = find_resume_position(file, damage.position, end, indexed)
-        start = _first_offset(file, target, end)
-        data = file.read_at(damage.position, min(target - damage.position, KEPT_BYTES))
+def _after_damage(reading: _Reading, damage: CorruptBatchError, file: OpenSegment, keep: Keep) -> SegmentSlice:
+    """Pass the damaged bytes to ``keep`` and return the slice after them, which may have no offsets."""
+    piece = reading.piece
+    end = min(piece.end_position, file.size)
+    indexed = indexed_batches(SegmentFile(piece.base_offset, piece.path), damage.position)
+    target = find_resume_position(file, damage.position, end, indexed)
+    start = _first_offset(file, target, end)
+    data = file.read_at(damage.position, min(target - damage.position, KEPT_BYTES))
     size = target - damage.position
     start = max(reading.next_offset, damage.expected, start) if target < end else piece.end_offset
     lost = f"; offsets {damage.expected} to {start - 1} are lost" if start > damage.expected else ""
     keep(Damage(piece, damage.offset, damage.position, size, damage.why + lost, data))
-    return replace(piece, start_position=target, start_offset=start) if start < piece.end_offset else None
+    return replace(piece, start_position=target, start_offset=start)
 
 
 def _first_offset(file: OpenSegment, position: int, end: int) -> int:
@@ -157,48 +178,69 @@ def _first_offset(file: OpenSegment, position: int, end: int) -> int:
         return -1  # damaged as well; its reader reports it
 
 
-def _slices_around(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
-    """Pass to ``keep`` the batches of records whose time does not fit the column; returns the slice without those
+# ---- times that do not fit
+
+
+def _slices_around_strange_times(reading: _Reading, file: OpenSegment, keep: Keep) -> list[SegmentSlice]:
+    """Pass to ``keep`` the batches of records whose time does not fit the column; return the slices between these
     records.
 
-    Raises MalformedTimestampError when there is no such record: then the decoder itself is wrong.
+    Each slice has only the bytes of its own batches: those after them would look like batches whose damaged offsets
+    jump ahead. Raises MalformedTimestampError when no such record is found: then the decoder itself is wrong.
     """
     assert reading.problem is not None
-    found = _split_at_strange_times(reading, keep, shown=True) or _split_at_strange_times(reading, keep, shown=False)
+    rest = replace(reading.piece, start_offset=reading.next_offset)
+    found: list[SegmentSlice] = []
+    for header, batch, times in _batches_of(file, rest, _find_strange_times(rest, reading.options)):
+        data = bytes(batch[:KEPT_BYTES])
+        for offset, timestamp in times:
+            reason = f"timestamp {timestamp} ms does not fit microseconds in 64 bits"
+            keep(Damage(rest, offset, header.position, header.size, reason, data))
+            found.append(_slice_before(rest, header, offset))
+            start = header.position if offset < header.last_offset else header.position + header.size
+            rest = replace(rest, start_position=start, start_offset=offset + 1)
     if not found:
         raise reading.problem
-    return [one for one in found if one.start_offset < one.end_offset]
+    return [*found, rest]
 
 
-def _split_at_strange_times(reading: _Reading, keep: Keep, *, shown: bool) -> list[SegmentSlice]:
-    """Pass the batches of such records to ``keep`` and return the slices between them; none without such records.
+def _slice_before(piece: SegmentSlice, header: BatchHeader, offset: int) -> SegmentSlice:
+    """Return the part of a slice before a record of the batch with this header."""
+    is_in_batch = header.magic != MAGIC_V2 or header.base_offset < offset
+    end = header.position + header.size if is_in_batch else header.position
+    # A wrapper of old messages does not say whether it has earlier records, so it may begin at the end offset.
+    return replace(piece, end_position=end, end_offset=offset, is_exact=header.magic == MAGIC_V2)
 
-    ``shown``: decode only batches whose header shows such a time. A header has only the latest time of its records, so
-    times that are too early need a search in all batches. The search ends at damage, which the reader of the last slice
-    finds.
+
+def _find_strange_times(piece: SegmentSlice, options: ReadOptions) -> list[tuple[int, int]]:
+    """Find the wanted records whose time does not fit: (offset, ms) of each, in order, up to damage."""
+    found: list[tuple[int, int]] = []
+    try:
+        for block in read_blocks(piece, replace(options, looks_for_holes=False, lost=[])):
+            offsets, times = block.table[[layout.OFFSET, layout.TIMESTAMP], block.first : block.last]
+            rows = np.flatnonzero((times < MIN_MILLISECONDS) | (times > MAX_MILLISECONDS))
+            found += zip(offsets[rows].tolist(), times[rows].tolist(), strict=True)
+    except CorruptBatchError as damage:
+        if not found and damage.position < piece.end_position:  # rows shortly before damage were not yielded
+            return _find_strange_times(replace(piece, end_position=damage.position), options)
+    return found
+
+
+def _batches_of(
+    file: OpenSegment, piece: SegmentSlice, wanted: Sequence[tuple[int, int]]
+) -> Iterator[tuple[BatchHeader, memoryview, list[tuple[int, int]]]]:
+    """Yield the batches that hold ``wanted``, pairs of an offset and a time in order, each with its pairs.
+
+    The walk ends after KEPT_BYTES of such batches: the caller reads the slices between the records found so far first.
     """
-    piece, start = reading.piece, reading.next_offset
-    pieces = []
-    with OpenSegment(piece.path) as file:
-        for header, batch in _valid_batches(file, piece.start_position, min(piece.end_position, file.size)):
-            if header.last_offset < start or header.is_control or (shown and header.max_timestamp <= MAX_MILLISECONDS):
-                continue
-            entry = next(iter_entries(batch))
-            for record in entry.records():
-                fits = MIN_MILLISECONDS <= record.timestamp <= MAX_MILLISECONDS
-                if not fits and start <= record.offset < piece.end_offset:
-                    reason = f"timestamp {record.timestamp} ms does not fit microseconds in 64 bits"
-                    data = bytes(batch[:KEPT_BYTES])
-                    keep(Damage(piece, record.offset, header.position, header.size, reason, data))
-                    pieces.append(replace(piece, start_offset=start, end_offset=record.offset))
-                    start = record.offset + 1
-    return [*pieces, replace(piece, start_offset=start)] if pieces else []
-
-
-def _valid_batches(file: OpenSegment, start: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield the batches between two bytes, up to the first that is damaged."""
+    number = kept = 0
     with suppress(CorruptMessageError):
-        for header, batch in iter_batches(file, start, end):
-            if not crc_matches(header, batch):
+        for header, batch in iter_batches(file, piece.start_position, min(piece.end_position, file.size)):
+            first = number
+            while number < len(wanted) and wanted[number][0] <= header.last_offset:
+                number += 1
+            if number > first:
+                yield header, batch, list(wanted[first:number])
+                kept += header.size
+            if number == len(wanted) or kept >= KEPT_BYTES:
                 return
-            yield header, batch

@@ -15,9 +15,9 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.files.batch_walk import next_offset_of
 from tidelog.pipeline.files.storage import names_in
-from tidelog.protocol.errors import KafkaStorageError
 
 _LOG_NAME = re.compile(r"(\d{20})\.log(\.swap|\.cleaned)?")
 #: How long a swap may take before its broker counts as dead: renames of a few files.
@@ -41,8 +41,8 @@ class SegmentFile(NamedTuple):
 def list_segments(directory: str) -> list[SegmentFile]:
     """List the segments of a partition directory, by base offset, at one moment.
 
-    Waits up to ``SWAP_PATIENCE_S`` for a swap of the cleaner to end. Raises FileNotFoundError, KafkaStorageError, and
-    PipelineError when a file cannot be read.
+    Waits up to ``SWAP_PATIENCE_S`` for a swap of the cleaner to end. Raises FileNotFoundError, and PipelineError when
+    the directory or a file cannot be read.
     """
     deadline = time.monotonic() + SWAP_PATIENCE_S
     names = _names(directory)
@@ -62,7 +62,7 @@ def _names(directory: str) -> list[str]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise KafkaStorageError(f"{directory} cannot be listed: {error.strerror}") from error
+        raise PipelineError(f"{directory} cannot be listed: {error.strerror}") from error
 
 
 def _resolve_swaps(directory: str, names: Sequence[str]) -> list[SegmentFile]:

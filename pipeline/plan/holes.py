@@ -37,7 +37,6 @@ from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.stamps import Stamp, stamp_of
 from tidelog.pipeline.files.storage import files_at
 from tidelog.pipeline.plan.rows import LostRange
-from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.record.record_batch import DELETE_HORIZON_MASK, MAGIC_V2
 
 logger = logging.getLogger(__name__)
@@ -176,7 +175,7 @@ def marked_below(directory: str, start: int, count: ReadCount | None = None) -> 
     """Find the offset after the first batch from ``start`` on that only a cleaner can have written; 0 without one."""
     try:
         segments = list_segments(directory)
-    except (FileNotFoundError, KafkaStorageError):
+    except FileNotFoundError:
         return 0
     ends = [segment.base_offset for segment in segments[1:]]
     for segment, end in zip(segments, [*ends, None], strict=True):

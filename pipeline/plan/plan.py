@@ -1,11 +1,11 @@
 """The plan of a query: offset ranges become byte ranges of segments that begin and end at batches.
 
     range of offsets -> narrowed by the key index, when the query asks for one key
-                     -> cut to maxRecordsPerPartition
+                     -> cut every maxRecordsPerPartition offsets
                      -> the segments that hold it, without those too early for a time filter; offsets that are missing
                         between them are holes (``plan.holes``)
                      -> start and end byte by the offset index, cut every ``bytes_per_task`` bytes
-                     -> cut further by offsets when there are fewer than minPartitions
+                     -> if all ranges together have fewer tasks than minPartitions, cut further by offsets
 
 A slice names the bytes to read and the offsets of their records. If the file is another one when the task runs
 (the cleaner swapped it), the byte positions mean nothing and the task plans the offsets again.
@@ -38,15 +38,15 @@ __all__ = [
     "OffsetRange", "ReadRequest", "RowFilter", "SegmentSlice", "group", "plan", "plan_range",
 ]  # fmt: skip
 
-#: How often a range is planned again because the cleaner or retention took its files away meanwhile.
+#: How often a range is planned at most: it is planned again if the cleaner or retention took files away meanwhile.
 ATTEMPTS = 5
 #: Limit of the spans of one key: to seek to more costs as much as to read the records between them.
 MAX_KEY_SPANS = 1000
 
 
 def plan(request: ReadRequest) -> list[SegmentSlice]:
-    """Plan the slices of a query, in order of topic, partition and offset. Raises PipelineError, DataLossError."""
-    ranges = [part for wanted in request.ranges for part in _cut_by_records(_narrow(wanted, request), request)]
+    """Plan the slices of a query, in the order of its ranges and by offset. Raises PipelineError, DataLossError."""
+    ranges = [part for wanted in request.ranges for part in _cut_to_limit(_narrow(wanted, request), request)]
     planned = for_each(ranges, lambda wanted: wanted.directory.path, lambda wanted: plan_range(wanted, request))
     slices = [piece for pieces in planned for piece in pieces]
     if request.min_partitions is None or len(group(slices, request)) >= request.min_partitions:
@@ -55,15 +55,16 @@ def plan(request: ReadRequest) -> list[SegmentSlice]:
 
 
 def group(slices: Sequence[SegmentSlice], request: ReadRequest) -> list[tuple[SegmentSlice, ...]]:
-    """Group slices by task: small neighbours of one partition share a task, as far as the request allows."""
+    """Group slices by task: neighbours of one partition share a task up to the request's limits of bytes and offsets.
+    With ``min_partitions`` each slice is a task."""
     tasks: list[list[SegmentSlice]] = []
-    max_records = request.max_records_per_partition or 1 << 62
+    max_offsets = request.max_records_per_partition or 1 << 62
     for piece in slices:
         task = tasks[-1] if tasks else []
         belongs = bool(task) and (task[0].topic, task[0].partition) == (piece.topic, piece.partition)
         size = sum(other.size_bytes for other in task) + piece.size_bytes
-        records = sum(other.end_offset - other.start_offset for other in task) + piece.end_offset - piece.start_offset
-        if belongs and size <= request.bytes_per_task and records <= max_records and request.min_partitions is None:
+        offsets = sum(other.end_offset - other.start_offset for other in task) + piece.end_offset - piece.start_offset
+        if belongs and size <= request.bytes_per_task and offsets <= max_offsets and request.min_partitions is None:
             task.append(piece)
         else:
             tasks.append([piece])
@@ -147,14 +148,15 @@ def _judge_hole_after(
 
 
 def _report_missing_start(wanted: OffsetRange, segments: Sequence[SegmentFile], request: ReadRequest) -> None:
-    """Record the wanted offsets that lie before the log's beginning. Raises DataLossError where that is an error."""
-    first = segments[0].base_offset if segments else wanted.end
-    if first <= wanted.start:
+    """Record the wanted offsets before the first segment as lost. Raises DataLossError where that is an error."""
+    end_of_hole = min(segments[0].base_offset, wanted.end) if segments else wanted.end
+    if end_of_hole <= wanted.start:
         return
-    lost = LostRange(wanted.directory.topic, wanted.directory.partition, wanted.start, min(first, wanted.end))
+    lost = LostRange(wanted.directory.topic, wanted.directory.partition, wanted.start, end_of_hole)
     what = f"{lost.topic}-{lost.partition}: records from {lost.start} to {lost.end - 1} are gone"
     if request.fail_on_data_loss:
-        raise DataLossError(f"{what}, the log begins at {first} (failOnDataLoss=false would go on there)")
+        why = f"the log begins at {segments[0].base_offset}" if segments else "the log has no segments"
+        raise DataLossError(f"{what}, {why} (failOnDataLoss=false would go on with the existing records)")
     logger.warning("data loss: %s", what)
     request.lost.append(lost)
 
@@ -173,9 +175,8 @@ def _narrow(wanted: OffsetRange, request: ReadRequest) -> list[OffsetRange]:
 
 
 def _spans(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Return at most MAX_KEY_SPANS spans that hold all of ``offsets``; if these are many, spans hold other offsets
-    too.
-    """
+    """Return at most MAX_KEY_SPANS spans (first offset, offset after the last) that hold all of ``offsets``, which
+    ascend. If these are many, spans hold other offsets, too."""
     gap = 0
     while True:
         spans: list[tuple[int, int]] = []
@@ -189,7 +190,8 @@ def _spans(offsets: Sequence[int]) -> list[tuple[int, int]]:
         gap = 2 * gap + 1
 
 
-def _cut_by_records(ranges: Sequence[OffsetRange], request: ReadRequest) -> list[OffsetRange]:
+def _cut_to_limit(ranges: Sequence[OffsetRange], request: ReadRequest) -> list[OffsetRange]:
+    """Cut ranges into parts of at most ``max_records_per_partition`` offsets."""
     limit = request.max_records_per_partition
     if limit is None:
         return list(ranges)
@@ -197,7 +199,7 @@ def _cut_by_records(ranges: Sequence[OffsetRange], request: ReadRequest) -> list
 
 
 def _divide(wanted: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Divide the range into ``parts`` of nearly equal size, in order."""
+    """Divide the range into ``parts`` of nearly equal numbers of offsets, at most one for each offset."""
     size = wanted.end - wanted.start
     parts = max(1, min(parts, size))
     bounds = [wanted.start + size * number // parts for number in range(parts + 1)]
@@ -207,14 +209,14 @@ def _divide(wanted: OffsetRange, parts: int) -> list[OffsetRange]:
 def _cut_by_offsets(
     slices: Sequence[SegmentSlice], ranges: Sequence[OffsetRange], request: ReadRequest
 ) -> list[SegmentSlice]:
-    """Cut slices until there are ``min_partitions``, each in proportion to its records."""
+    """Cut slices until there are about ``min_partitions``, each in proportion to its offsets."""
     assert request.min_partitions is not None
     total = sum(piece.end_offset - piece.start_offset for piece in slices)
     by_partition = {(wanted.directory.topic, wanted.directory.partition): wanted for wanted in ranges}
     pieces: list[SegmentSlice] = []
     for piece in slices:
-        records = piece.end_offset - piece.start_offset
-        parts = -(-records * request.min_partitions // max(total, 1))
+        offsets = piece.end_offset - piece.start_offset
+        parts = -(-offsets * request.min_partitions // max(total, 1))
         wanted = by_partition[piece.topic, piece.partition]
         for part in _divide(replace(wanted, start=piece.start_offset, end=piece.end_offset), parts):
             pieces += plan_range(part, replace(request, bytes_per_task=1 << 62))

@@ -71,6 +71,6 @@ def _epoch_of_batch(directory: PartitionDirectory, offset: int) -> int:
         segments = [segment for segment in list_segments(directory.path) if segment.base_offset <= offset]
         with OpenSegment(segments[-1].path) as file:
             batch = next(one for one in headers(file, 0, file.size) if one.last_offset >= offset)
-    except (FileNotFoundError, IndexError, StopIteration, KafkaStorageError):
+    except (FileNotFoundError, IndexError, StopIteration):
         return NO_EPOCH
     return batch.leader_epoch if batch.base_offset <= offset else NO_EPOCH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -28,11 +29,13 @@ from tidelog.pipeline.errors import (
     SelectionError,
     TopicRecreatedError,
 )
+from tidelog.pipeline.files import segment_files
 from tidelog.pipeline.files.read_count import ReadCount
 from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.options import parse_options
 from tidelog.pipeline.plan import offsets
+from tidelog.pipeline.plan.holes import marked_below
 from tidelog.pipeline.plan.offsets import broker_ends, log_bounds
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, SegmentSlice, group, plan
 from tidelog.pipeline.plan.request import batch_request
@@ -186,6 +189,51 @@ class TestBounds:
             file.write(bytes(500))
         for _ in range(2):
             assert log_bounds(request_directory(data), read_committed=True) == (0, 16, 15)
+
+    def test_a_directory_that_cannot_be_listed_is_an_error_of_the_pipeline(
+        self, data: DataDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """KafkaStorageError was raised, and a query that was under way took its records for lost."""
+        fill(data.log("t"), 2)
+        data.close()
+        directory = request_directory(data)
+        slices = plan(ReadRequest((OffsetRange(directory, 0, 10),)))
+        active = data.path / "t-0" / f"{0:020d}.log"
+        active.rename(active.with_suffix(".gone"))
+
+        def refuse(_: str) -> list[str]:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+        monkeypatch.setattr(segment_files, "names_in", refuse)
+        options = ReadOptions(fail_on_data_loss=False)
+        for work in (
+            lambda: plan(ReadRequest((OffsetRange(directory, 0, 200),))),
+            lambda: log_bounds(directory),
+            lambda: first_offset_at_or_after(directory, NOW_MS, 0, 200),
+            lambda: marked_below(directory.path, 0),
+            lambda: list(read_slice(slices[0], Columns(("offset",)), options=options)),
+        ):
+            with pytest.raises(PipelineError, match="t-0 cannot be listed: Permission denied"):
+                work()
+        assert options.lost == []
+
+    def test_a_query_under_way_does_not_take_unreadable_metadata_for_a_deleted_topic(self, data: DataDirectory) -> None:
+        fill(data.log("t"), 2)
+        data.close()
+        slices = plan(ReadRequest((OffsetRange(request_directory(data), 0, 10),)))
+        (data.path / "t-0" / "partition.metadata").write_text("damaged")
+        options = ReadOptions(fail_on_data_loss=False)
+        with pytest.raises(PipelineError, match=r"partition\.metadata has no readable topic_id"):
+            list(read_slice(slices[0], Columns(("offset",)), options=options))
+        assert options.lost == []
+
+    def test_a_log_without_segments_is_told_as_one(self, data: DataDirectory) -> None:
+        """It was said to begin at the end of the wanted offsets."""
+        fill(data.log("t"), 1)
+        data.close()
+        (data.path / "t-0" / f"{0:020d}.log").unlink()
+        with pytest.raises(DataLossError, match="t-0: records from 2 to 4 are gone, the log has no segments"):
+            plan(ReadRequest((OffsetRange(request_directory(data), 2, 5),)))
 
     def test_segments_that_cannot_be_opened_end_the_search(self, data: DataDirectory) -> None:
         fill(data.log("t"), 1)
