@@ -29,7 +29,7 @@ from tidelog.log.index.offset_index import OffsetIndex
 from tidelog.log.index.time_index import TimeIndex
 from tidelog.log.producer.snapshot import decode_snapshot
 from tidelog.log.segment.batch_scan import BatchHeader, crc_matches, iter_batches
-from tidelog.log.segment.resync import find_resume_position
+from tidelog.log.segment.resync import find_resume_position, reaches_next
 from tidelog.log.segment.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -41,7 +41,6 @@ from tidelog.log.segment.segment import (
 from tidelog.log.segment.transaction_check import TransactionIndexCheck, commits_transaction
 from tidelog.log.system.file_system import FileSystem, OpenFile
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
-from tidelog.protocol.record.record_batch import HEADER, MAGIC_OFFSET, MAGIC_V2
 
 _Unpack = Callable[[bytes, int], tuple[Any, ...]]
 
@@ -257,9 +256,6 @@ def _batch_fault(file: OpenFile, header: BatchHeader, batch: memoryview, next_of
         return f"wrong CRC in the batch of offset {header.base_offset}"
     if header.base_offset < next_offset:
         return f"offset {header.base_offset} comes after {next_offset - 1}"
-    if header.base_offset > next_offset and header.magic == MAGIC_V2:
-        following = file.read_at(header.position + header.size, HEADER.size)
-        is_batch = len(following) == HEADER.size and following[MAGIC_OFFSET] == MAGIC_V2
-        if is_batch and int.from_bytes(following[:8], "big") <= header.last_offset:
-            return f"the batch of offset {header.base_offset} overlaps the next one; offset {next_offset} is expected"
+    if header.base_offset > next_offset and reaches_next(file, header.position + header.size, header.last_offset):
+        return f"the batch of offset {header.base_offset} overlaps the next one; offset {next_offset} is expected"
     return ""

@@ -10,6 +10,7 @@ The bytes are not searched for anything that looks like a batch, as a record's v
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from tidelog.log.segment.batch_scan import BatchHeader, PositionalReader, crc_matches, parse_header
@@ -36,6 +37,16 @@ def find_resume_position(file: PositionalReader, position: int, end: int, indexe
         if header is not None and header.last_offset <= last_offset:
             return entry_position
     return own
+
+
+def reaches_next(file: PositionalReader, position: int, last_offset: int) -> bool:
+    """Return whether ``last_offset``, that of a batch, is not below the offset of the next batch, at ``position``.
+
+    No checksum covers offsets. A batch whose offset jumps ahead is damaged if this holds; otherwise a cleaner may have
+    removed the records before it.
+    """
+    header = _header_at(file, position, sys.maxsize)
+    return header is not None and header.base_offset <= last_offset
 
 
 def _find_own_end(file: PositionalReader, position: int, end: int) -> int:

@@ -28,7 +28,7 @@ import numpy as np
 
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.segment.batch_scan import CONTROL_MASK
-from tidelog.log.segment.resync import find_resume_position
+from tidelog.log.segment.resync import find_resume_position, reaches_next
 from tidelog.pipeline.audit import buckets as audit_buckets
 from tidelog.pipeline.audit.batch_times import check_batch_times, find_wrong_time
 from tidelog.pipeline.audit.buckets import Buckets
@@ -445,6 +445,9 @@ class _SegmentWalk:
         first = records[0].offset if records else entry.last_offset
         if first < self._expected:
             return self._pass_damage("order", position, first, f"offset {first} after {self._expected - 1}")
+        if first > self._expected and reaches_next(self._file, position + entry.size_in_bytes, entry.last_offset):
+            why = f"offset {first} reaches into the next batch, {self._expected} should follow"
+            return self._pass_damage("order", position, first, why)
         largest = max((record.timestamp for record in records), default=-1)
         count = len(records) or 1
         row[0, [at.BASE_OFFSET, at.MAX_TIMESTAMP, at.RECORD_COUNT]] = first, largest, count

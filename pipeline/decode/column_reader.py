@@ -1,15 +1,17 @@
-"""The decoder of segment slices to tables of byte positions, without Arrow: for readers of records in their stored
-form.
+"""The decoder of one segment slice to a table: for each record its offset and time, and the bytes at which its key,
+value and headers are.
 
-    file -> chunk of CHUNK_BYTES -> columns.decode_chunk: whole batches, CRC checked, rows trimmed and filtered -> table
+    file -> chunk -> columns.decode_chunk: whole batches, CRC checked, rows trimmed and filtered -> table
                  compressed batch -> decompressed, up to a limit, into the arena -> columns.decode_section ^
                  old message set  -> message by message into the arena ---------------------------------^
 
-The arena is a second buffer, for the records of compressed batches and of old message sets. The reader yields
-:class:`Block`s: a buffer, and rows of a table whose positions are bytes of that buffer
-(``tidelog.pipeline.decode.layout`` names the columns). Both are reused for the next block.
+A slice is a range of a segment file's bytes, and the range of offsets that are wanted from them
+(``plan.rows.SegmentSlice``). A chunk is the part of these bytes that is in memory. The arena is a second buffer, for
+the records of compressed batches and of old message sets. The reader yields :class:`Block`s: a buffer, and rows of a
+table whose positions are bytes of that buffer (``tidelog.pipeline.decode.layout`` names the columns). Both are reused
+for the next block.
 
-Nothing is dropped silently: a batch that is cut, damaged, or goes back in offsets is a CorruptBatchError.
+Nothing is dropped silently: a batch that is cut or damaged, or whose offsets go back, is a CorruptBatchError.
 Every offset of the slice must be in a batch, unless ``tidelog.pipeline.plan.holes`` says that a cleaner removed its
 record.
 """
@@ -23,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.segment.resync import reaches_next
 from tidelog.pipeline.decode import columns, layout
 from tidelog.pipeline.engine.engine import engine
 from tidelog.pipeline.errors import CorruptBatchError
@@ -32,7 +35,7 @@ from tidelog.pipeline.options.row_filter import RowFilter
 from tidelog.pipeline.plan.holes import Hole, Holes
 from tidelog.pipeline.plan.rows import LostRange, SegmentSlice
 from tidelog.pipeline.plan.transactions.markers import MarkerWalk
-from tidelog.protocol.errors import CorruptMessageError, KafkaError
+from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.record.compression import decompress
 from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import (
@@ -43,14 +46,21 @@ from tidelog.protocol.record.record_batch import (
     MAGIC_OFFSET,
     MAGIC_V0,
     MAGIC_V2,
+    MIN_ENTRY_BYTES,
     Buffer,
     Record,
     RecordBatch,
 )
 
+#: Size of the first chunk; a batch that is larger makes it grow.
 CHUNK_BYTES = 2 * 1024 * 1024
+#: The arena's rows are yielded once it has more bytes; it is made with twice as many.
 ARENA_BYTES = 4 * 1024 * 1024
+#: Largest number of rows of the first table; a batch with more records makes it grow.
 TABLE_ROWS = 32 * 1024
+#: Why a batch's offset is damaged; each names the offset that should follow.
+GOES_BACK = "its offset goes back, {} or more should follow"
+JUMPS_AHEAD = "its offset jumps ahead, {} should follow"
 
 
 class Block(NamedTuple):
@@ -154,7 +164,7 @@ class ColumnReader:
         self._markers = follow_markers(piece, file) if read_committed else None
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the slice's records. Raises CorruptBatchError, DataLossError, PipelineError."""
+        """Yield the slice's records. Raises CorruptBatchError, DataLossError, other PipelineErrors."""
         try:
             yield from self._read()
         finally:
@@ -217,7 +227,7 @@ class ColumnReader:
         remaining = self._piece.end_position - self._position - chunk.used
         if remaining <= 0:
             if rest:
-                raise self._corrupt_error(consumed, "it is cut by the end of the planned bytes")
+                raise self._corrupt_error(consumed, "the planned bytes end within it")
             return False
         self._position += consumed
         if consumed:
@@ -235,10 +245,13 @@ class ColumnReader:
         return True
 
     def _batch_size(self, at: int) -> int:
-        """Read the size that the batch at ``at`` claims. Raises CorruptBatchError when this slice cannot hold it."""
+        """Read the size in bytes that the batch at ``at`` claims; 0 if the chunk has too few bytes of it. Raises
+        CorruptBatchError when no batch has that size, or the slice has fewer bytes."""
         if self._chunk.used - at <= MAGIC_OFFSET:
             return 0
         size = int.from_bytes(self._chunk.view(at + 8, at + 12), "big", signed=True) + LOG_OVERHEAD
+        if size < LOG_OVERHEAD + MIN_ENTRY_BYTES:
+            raise self._corrupt_error(at, f"it claims {size} bytes, fewer than a batch has")
         if size > self._piece.end_position - self._position - at:
             raise self._corrupt_error(at, f"it claims {size} bytes, more than the rest of the planned bytes")
         return size
@@ -253,20 +266,18 @@ class ColumnReader:
             raise self._corrupt_error(
                 at, f"offsets jump ahead of {self._piece.end_offset}, where the planned range ends"
             )
-        smallest = int(self._progress[layout.NEXT_OFFSET])
-        if smallest < self._piece.end_offset and self._chunk.used - at >= MAGIC_OFFSET:
-            smallest = self._offset_at(at)
+        smallest = following = int(self._progress[layout.NEXT_OFFSET])
+        suspect, why = at, GOES_BACK
+        if following < self._piece.end_offset and self._chunk.used - at >= MAGIC_OFFSET:
+            smallest, why = self._offset_at(at), JUMPS_AHEAD
             at += self._batch_size(at)
         rest = self._chunk.view(at, self._chunk.used)
         if len(rest) < HEADER.size or rest[MAGIC_OFFSET] != MAGIC_V2 or self._offset_at(at) >= smallest:
             return
         if RecordBatch(rest).is_valid():  # otherwise it is a batch that is still being written
-            raise self._corrupt_error(at, f"its offset goes back, {smallest} or more should follow")
+            raise self._corrupt_error(suspect, why.format(following))
 
     # ---- batches that the compiled decoder leaves to Python
-
-    def _record_count(self, at: int) -> int:
-        return int.from_bytes(self._chunk.view(at + 57, at + 61), "big", signed=True)
 
     def _handle_stop(self, status: int, at: int) -> int | None:
         """Handle the batch at ``at``, at which decoding stopped; returns the bytes consumed, None when more bytes are
@@ -277,15 +288,17 @@ class ColumnReader:
             self._is_ended = True
             return 0
         if status == layout.TABLE_FULL:
-            self._grow_table(self._record_count(at))
+            self._grow_table(int.from_bytes(self._chunk.view(at + 57, at + 61), "big", signed=True))
             return 0
         if status == layout.COMPRESSED:
             return self._decode_compressed(at)
         if status == layout.OLD_FORMAT:
             return self._decode_old(at)
         if status == layout.HOLE:
-            self._check_jump(at)
-            self._judge_hole(self._offset_at(at))
+            base = self._offset_at(at)
+            self._check_jump(at, base + int.from_bytes(self._chunk.view(at + 23, at + 27), "big"))
+            self._judge_hole(base)
+            self._progress[layout.NEXT_OFFSET] = base
             return 0
         raise self._damage_error(status, at)
 
@@ -333,12 +346,12 @@ class ColumnReader:
         try:
             entry = LegacyRecordBatch(self._chunk.view(at, at + size))
             entry.ensure_valid()
-            if entry.offset < self._piece.start_offset:
-                return size
-            records = list(entry.records())
-        except (KafkaError, CorruptMessageError) as error:
+            # A wrapper before the slice's records is not decompressed.
+            records = list(entry.records()) if entry.offset >= self._piece.start_offset else []
+        except KafkaError as error:
             raise self._corrupt_error(at, str(error)) from error
-        self._judge_hole(min(records[0].offset if records else entry.offset, self._piece.end_offset))
+        offsets = [record.offset for record in records] or [entry.offset]
+        self._follow_old(at, offsets[0], offsets[-1])
         kind = -1 if entry.magic == MAGIC_V0 else entry.timestamp_type
         self._grow_table(len(records))
         for record in records:
@@ -347,8 +360,18 @@ class ColumnReader:
             ):
                 self._add(record, kind)
         self._arena_rows = int(self._progress[layout.ROWS])
-        self._progress[layout.NEXT_OFFSET] = entry.next_offset
+        self._progress[layout.NEXT_OFFSET] = offsets[-1] + 1
         return size
+
+    def _follow_old(self, at: int, first: int, last: int) -> None:
+        """Check the offsets of the old message or wrapper at ``at``, from its first to its last record: no CRC covers
+        them. Raises CorruptBatchError, DataLossError."""
+        following = int(self._progress[layout.NEXT_OFFSET])
+        if first < following:
+            raise self._corrupt_error(at, GOES_BACK.format(following))
+        if first > max(following, self._piece.start_offset):
+            self._check_jump(at, last)
+        self._judge_hole(min(first, self._piece.end_offset))
 
     def _add(self, record: Record, timestamp_type: int) -> None:
         row = self._rows
@@ -372,18 +395,11 @@ class ColumnReader:
         self._progress[layout.NEXT_OFFSET] = end
         self._limits[layout.CLEANED_BELOW] = self._holes.cleaned_below
 
-    def _check_jump(self, at: int) -> None:
-        """Check the offsets of a batch after a hole, which no CRC covers: if they overlap the next batch, they are
-        damaged."""
-        position = self._position + at + self._batch_size(at)
-        rest = self._file.read_at(position, min(HEADER.size, max(0, self._file.size - position)))
-        if len(rest) < HEADER.size or rest[MAGIC_OFFSET] != MAGIC_V2:
-            return
-        last = self._offset_at(at) + int.from_bytes(self._chunk.view(at + 23, at + 27), "big")
-        if int.from_bytes(rest[:8], "big") <= last:
-            raise self._corrupt_error(
-                at, f"its offset jumps ahead, {int(self._progress[layout.NEXT_OFFSET])} should follow"
-            )
+    def _check_jump(self, at: int, last: int) -> None:
+        """Check the offsets of a batch after a hole, up to ``last``. No CRC covers them: if they overlap those of the
+        next batch, they are damaged. Raises CorruptBatchError."""
+        if reaches_next(self._file, self._position + at + self._batch_size(at), last):
+            raise self._corrupt_error(at, JUMPS_AHEAD.format(int(self._progress[layout.NEXT_OFFSET])))
 
     # ---- damage
 
@@ -395,7 +411,7 @@ class ColumnReader:
             return self._corrupt_error(at, f"its checksum does not hold (stored crc {stored:#010x})")
         offset, following = self._offset_at(at), int(self._progress[layout.NEXT_OFFSET])
         if offset < following:
-            return self._corrupt_error(at, f"its offset goes back, {following} or more should follow")
+            return self._corrupt_error(at, GOES_BACK.format(following))
         try:
             batch = RecordBatch(self._chunk.view(at, self._chunk.used))
             if batch.magic == MAGIC_V2 and batch.size_in_bytes >= HEADER.size:

@@ -36,10 +36,12 @@ cdef long long _decode_batches(
     long long* progress) noexcept nogil
 
 @cython.locals(base=longlong, length=longlong, delta=longlong, attributes=longlong, batch_size=longlong, is_late=bint,
-               size=longlong, is_verified=bint)
+               size=longlong, is_verified=bint, next_at=longlong)
 cdef (long long, long long, bint) _look(
     const unsigned char* chunk, long long at, long long* bounds, long long lowest, long long* limits,
     long long* aborted, long long transactions) noexcept nogil
+
+cdef bint _reaches_into(const unsigned char* chunk, long long at, long long size, long long last) noexcept nogil
 
 @cython.locals(low=longlong, high=longlong, middle=longlong, other=longlong)
 cdef bint _is_aborted(long long* aborted, long long transactions, long long producer, long long offset) noexcept nogil

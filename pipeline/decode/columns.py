@@ -208,8 +208,11 @@ def _look(
         chunk, at + 21, length + _LENGTH_OFFSET - 21
     ):
         return _BAD_CRC, 0, False
-    if base > lowest and base > limits[_START_OFFSET] and base > limits[_CLEANED_BELOW]:
-        return _HOLE, 0, False
+    if base > lowest and base > limits[_START_OFFSET]:
+        # A hole below CLEANED_BELOW is usual, but the batch's offset may be damaged there, too.
+        next_at = at + length + _LENGTH_OFFSET
+        if base > limits[_CLEANED_BELOW] or _reaches_into(chunk, next_at, size, base + delta):
+            return _HOLE, 0, False
     attributes = words.load_be_i16(chunk, at + 21)
     batch_size = length + _LENGTH_OFFSET
     is_late = words.load_be_i64(chunk, at + 35) >= limits[_MIN_TIME]
@@ -218,6 +221,12 @@ def _look(
     if attributes & _TRANSACTIONAL and _is_aborted(aborted, transactions, words.load_be_i64(chunk, at + 43), base):
         return _NEED_BYTES, batch_size, False
     return _COMPRESSED if attributes & _CODEC else _NEED_BYTES, batch_size, True
+
+
+def _reaches_into(chunk: Bytes, at: int, size: int, last: int) -> bool:
+    """Return whether ``last`` is an offset of the batch at ``at`` or a later one; false where the chunk has less than
+    its header."""
+    return size - at >= _HEADER_BYTES and chunk[at + 16] == 2 and words.load_be_i64(chunk, at) <= last
 
 
 def _is_aborted(aborted: Integers, transactions: int, producer: int, offset: int) -> bool:

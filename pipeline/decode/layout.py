@@ -13,7 +13,8 @@ begins.
     NEED_BYTES   the chunk ends within a batch          COMPRESSED   its CRC holds; decompress, then decode_section
     TABLE_FULL   the batch has more rows than room      OLD_FORMAT   magic 0 or 1 (or unknown)
     END          END_OFFSET is reached                  BAD_CRC, MALFORMED   damage: no row of the batch was added
-    HOLE         wanted offsets are missing before the batch: set NEXT_OFFSET to its base offset and call again
+    HOLE         wanted offsets are missing before the batch, or its offsets jump ahead into those of the next one in
+                 the chunk: check it, set NEXT_OFFSET to its base offset and call again
 
 A batch whose offset goes back is damage too: the CRC does not cover offsets.
 

@@ -144,13 +144,22 @@ def _look(
     is_verified = bounds[VERIFIED_FROM] <= at < bounds[VERIFIED_TO]
     if not is_verified and crc32c(data[at + ATTRIBUTES_OFFSET : at + batch_size]) != crc:
         return BAD_CRC, 0, False
-    if base_offset > max(next_offset, limits[START_OFFSET], limits[CLEANED_BELOW]):
-        return HOLE, 0, False
+    if base_offset > max(next_offset, limits[START_OFFSET]):
+        is_damaged = _reaches_into(data[:size], at + batch_size, base_offset + delta)
+        if base_offset > limits[CLEANED_BELOW] or is_damaged:
+            return HOLE, 0, False
     if base_offset + delta < limits[START_OFFSET] or max_timestamp < limits[MIN_TIME] or attributes & CONTROL_MASK:
         return NEED_BYTES, batch_size, False
     if attributes & TRANSACTIONAL_MASK and _is_aborted(aborted, producer, base_offset):
         return NEED_BYTES, batch_size, False
     return (COMPRESSED if attributes & COMPRESSION_MASK else NEED_BYTES), batch_size, True
+
+
+def _reaches_into(data: memoryview, at: int, last: int) -> bool:
+    """Return whether the batch at ``at``, if its header is there, begins at or below an offset."""
+    if len(data) - at < RECORD_BATCH_OVERHEAD or data[at + MAGIC_OFFSET] != MAGIC_V2:
+        return False
+    return bool(HEADER.unpack_from(data, at)[0] <= last)
 
 
 def _is_aborted(aborted: IntegerArray, producer: int, offset: int) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pipelines import NOW_MS, DataDirectory, write
+from tests.support.pipelines import NOW_MS, DataDirectory, say_cleaned, write
 from tidelog.log.check import check_directory
 from tidelog.log.segment.batch_scan import BatchHeader, iter_headers
 from tidelog.log.system.file_system import OsFileSystem
@@ -20,7 +20,8 @@ from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.jobs.reports.audit_report import findings
-from tidelog.protocol.record.record_batch import Record
+from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 pq = pytest.importorskip("pyarrow.parquet")
 
@@ -126,6 +127,34 @@ def test_a_size_that_leads_to_the_next_batch_but_one_loses_one(tmp_path: Path) -
     lost, rows = lost_to_export(data, tmp_path / "table")
     assert (lost, len(rows)) == ({3}, 11)
     assert lost_to_audit(data) == lost_to_check(data) == lost
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("offset", [0, 6, 20, 1 << 40])
+@pytest.mark.parametrize("cleaned", [0, 1 << 41])
+def test_a_wrong_offset_of_any_format_loses_its_own_records(
+    tmp_path: Path, magic: int, offset: int, cleaned: int
+) -> None:
+    """A message of magic 1 whose offset jumps ahead was reported with the messages after it, and read with its wrong
+    offset."""
+    data = DataDirectory(tmp_path / "data")
+    data.log("t")
+    data.close()
+    if cleaned:
+        say_cleaned(data.path, cleaned)
+    groups = [[Record(n, NOW_MS, b"key", b"value") for n in (first, first + 1)] for first in range(0, 12, 2)]
+    options = MessageSetOptions(magic, 0)
+    batches = [bytes(build_batch(group) if magic == 2 else build_message_set(group, options)) for group in groups]
+    size = len(batches[0])
+    content = bytearray(b"".join(batches))
+    content[2 * size : 2 * size + 8] = offset.to_bytes(8, "big")
+    (data.path / "t-0" / f"{0:020d}.log").write_bytes(content)
+    (data.path / "t-0" / f"{12:020d}.log").write_bytes(build_batch([Record(12, NOW_MS, b"key", b"value")]))
+    lost, rows = lost_to_export(data, tmp_path / "table")
+    wanted = {4, 5} if magic == 2 else {4}
+    assert rows == set(range(13)) - wanted
+    assert lost == lost_to_check(data) == wanted
+    assert lost_to_audit(data) == wanted
 
 
 def test_the_epoch_of_a_batch_is_no_matter_of_its_records(tmp_path: Path) -> None:

@@ -192,8 +192,15 @@ class TestStops:
         assert (run.status, run.progress[layout.CONSUMED], run.rows) == (layout.NEED_BYTES, len(BATCH), 3)
 
     def test_an_offset_that_goes_back_is_damage(self, decoder: ModuleType) -> None:
-        run = Run(decoder, BATCH + BATCH)
-        assert (run.status, run.progress[layout.CONSUMED], run.rows) == (layout.MALFORMED, len(BATCH), 3)
+        run = Run(decoder, BATCH + LATER + BATCH)
+        assert (run.status, run.progress[layout.CONSUMED], run.rows) == (layout.MALFORMED, len(BATCH + LATER), 4)
+
+    @pytest.mark.parametrize("cleaned_below", [0, 1 << 62])
+    def test_an_offset_that_jumps_into_the_next_batch_stops(self, decoder: ModuleType, cleaned_below: int) -> None:
+        run = Run(decoder, BATCH + BATCH, (*EVERYTHING[:5], cleaned_below))
+        assert (run.status, run.progress[layout.CONSUMED], run.rows) == (layout.HOLE, 0, 0)
+        assert Run(decoder, BATCH + BATCH, (10, *EVERYTHING[1:])).rows == 3
+        assert Run(decoder, BATCH + LATER).rows == 4
 
     def test_more_records_than_rows_in_the_table(self, decoder: ModuleType) -> None:
         run = Run(decoder, BATCH, room=2)

@@ -20,6 +20,7 @@ from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.decode import arrow_rows, column_reader, columns
 from tidelog.pipeline.decode.column_reader import ColumnReader
 from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_blocks, read_slice
+from tidelog.pipeline.decode.past_damage import Damage, read_past_damage
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError, MalformedTimestampError, TopicRecreatedError
 from tidelog.pipeline.files.batch_walk import headers
 from tidelog.pipeline.files.sources import OpenSegment
@@ -373,7 +374,7 @@ class TestDamage:
 
     def test_an_offset_that_jumps_ahead_hides_nothing(self, data: DataDirectory) -> None:
         slices = self.damage(data, self.size(data), (1 << 40).to_bytes(8, "big"))
-        with pytest.raises(CorruptBatchError, match=r"offsets jump ahead of 1|its offset goes back"):
+        with pytest.raises(CorruptBatchError, match=r"offsets jump ahead of 1|its offset jumps ahead"):
             rows_of(slices)
 
     def test_an_offset_that_goes_back(self, data: DataDirectory) -> None:
@@ -381,10 +382,79 @@ class TestDamage:
         with pytest.raises(CorruptBatchError, match=r"\(offset 3\): its offset goes back, 5 or more should follow"):
             rows_of(slices)
 
+    @pytest.mark.parametrize("codec", [0, 1])
+    @pytest.mark.parametrize("magic", [0, 1])
+    @pytest.mark.parametrize("start", [0, 12])
+    def test_old_messages_whose_offsets_go_back(self, data: DataDirectory, magic: int, codec: int, start: int) -> None:
+        """They were read as they are; those of version 2 were refused."""
+        first, second = (
+            build_message_set([Record(n, 1, b"k", b"v") for n in offsets], MessageSetOptions(magic, codec))
+            for offsets in (range(10), range(5, 14))
+        )
+        data.log("t")
+        (data.path / "t-0" / f"{0:020d}.log").write_bytes(bytes(first) + bytes(second))
+        with pytest.raises(CorruptBatchError, match="its offset goes back, 10 or more should follow") as caught:
+            rows_of(slices_of(data, start))
+        assert caught.value.position == len(first)
+
+    @pytest.mark.parametrize("magic", [0, 1])
+    @pytest.mark.parametrize("cleaned", [0, 1 << 41])
+    def test_an_old_message_whose_offset_jumps_ahead_hides_nothing(
+        self, data: DataDirectory, magic: int, cleaned: int
+    ) -> None:
+        self._check_jump(
+            data, build_message_set([Record(n, 1, b"k", b"v") for n in range(9)], MessageSetOptions(magic, 0)), cleaned
+        )
+
+    @pytest.mark.parametrize("cleaned", [0, 1 << 41])
+    def test_a_batch_whose_offset_jumps_ahead_in_a_cleaned_log_hides_nothing(
+        self, data: DataDirectory, cleaned: int
+    ) -> None:
+        """In a cleaned log the record was read with the wrong offset, and those after it were left out."""
+        self._check_jump(data, b"".join(build_batch([Record(n, 1, b"k", b"v")]) for n in range(9)), cleaned)
+
+    def _check_jump(self, data: DataDirectory, messages: bytes, cleaned: int) -> None:
+        """Check that only message 4 of 9 is lost if its offset jumps ahead, to one that the log has or not."""
+        if cleaned:
+            say_cleaned(data.path, cleaned)
+        data.log("t")
+        size = len(messages) // 9
+        for offset in (7, 20, 1 << 40):
+            content = bytearray(messages)
+            content[4 * size : 4 * size + 8] = offset.to_bytes(8, "big")
+            (data.path / "t-0" / f"{0:020d}.log").write_bytes(content)
+            for start in (0, 3, 4, 5):
+                with pytest.raises(CorruptBatchError, match=r"offsets? jumps? ahead|its offset goes back") as caught:
+                    rows_of(slices_of(data, start))
+                assert caught.value.position == 4 * size, (offset, start)
+            kept: list[Damage] = []
+            batches = read_past_damage(slices_of(data), Columns(("offset",)), ReadOptions(), kept.append)
+            found = [found for batch in batches for found in batch.column("offset").to_pylist()]
+            assert (found, len(kept)) == ([0, 1, 2, 3, 5, 6, 7, 8], 1), offset
+
+    @pytest.mark.parametrize("magic", [0, 1])
+    @pytest.mark.parametrize("length", [-(1 << 31), -13, -12, -11, -1, 0, 13])
+    def test_an_impossible_size_of_an_old_message_is_corrupt(
+        self, data: DataDirectory, magic: int, length: int
+    ) -> None:
+        """With -12 the message counted as cut: the rest of the slice was read into memory, and the error said so."""
+        data.log("t")
+        messages = build_message_set([Record(n, 1, b"k", b"v") for n in range(9)], MessageSetOptions(magic, 0))
+        path, size = data.path / "t-0" / f"{0:020d}.log", len(messages) // 9
+        path.write_bytes(messages)
+        slices = slices_of(data)
+        content = bytearray(messages)
+        content[4 * size + 8 : 4 * size + 12] = length.to_bytes(4, "big", signed=True)
+        with path.open("r+b") as file:
+            file.write(content)
+        with pytest.raises(CorruptBatchError, match=f"it claims {length + 12} bytes, fewer than a batch has") as caught:
+            rows_of(slices)
+        assert caught.value.position == 4 * size
+
     def test_a_file_that_became_shorter_is_corrupt(self, data: DataDirectory) -> None:
         slices = self.damage(data, 0, b"")
         os.truncate(slices[0].path, self.size(data) * 2 + 30)
-        with pytest.raises(CorruptBatchError, match="it is cut by the end of the planned bytes"):
+        with pytest.raises(CorruptBatchError, match="the planned bytes end within it"):
             rows_of(slices)
         with OpenSegment(slices[0].path) as file, pytest.raises(CorruptBatchError, match="the file ends at byte"):
             list(ColumnReader(slices[0], file).blocks())
