@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -304,10 +305,15 @@ def _write_dead_letters(path: str, letters: DeadLetters, store: TableStore) -> N
     import pyarrow.parquet as pq
 
     part = store.part_of(path)
-    with store.open_output(part) as sink:
-        pq.write_table(pa.Table.from_pylist(letters.rows, dead_letter_schema()), sink, compression="zstd")
-    store.finish(part)
-    store.put_in_place(part, path)
+    try:
+        with store.open_output(part) as sink:
+            pq.write_table(pa.Table.from_pylist(letters.rows, dead_letter_schema()), sink, compression="zstd")
+        store.finish(part)
+        store.put_in_place(part, path)
+    except BaseException:
+        with suppress(OSError):
+            store.remove(part)
+        raise
 
 
 def dead_letter_schema() -> pa.Schema:

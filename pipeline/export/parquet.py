@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tidelog.pipeline.errors import one_line
 from tidelog.pipeline.export.codecs import ENCODING, Codecs, choose_codecs, codecs_of, compression_of
+from tidelog.pipeline.export.early_sync import FileSync, NoSync
 from tidelog.pipeline.export.store import LOCAL, TableStore
 from tidelog.pipeline.job_errors import JobError
 
@@ -64,9 +65,11 @@ class RowWriter:
         self._part = store.part_of(path)
         self._schema = schema.with_metadata(dict(origin))
         self._store = store
-        self._sink = store.open_output(self._part)
-        self._sync = store.begin_sync(self._part)
         self._writer: pq.ParquetWriter | None = None
+        self._sync: FileSync = NoSync()
+        self._sink = store.open_output(self._part)
+        with self.give_up_on_error():
+            self._sync = store.begin_sync(self._part)
 
     def _begin(self, codecs: Codecs) -> pq.ParquetWriter:
         import pyarrow.parquet as pq

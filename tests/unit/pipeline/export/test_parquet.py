@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support.pipelines import NOW_MS
+from tidelog.pipeline.export import file as export_file
+from tidelog.pipeline.export.file import DeadLetters
 from tidelog.pipeline.export.parquet import RowWriter
 from tidelog.pipeline.export.store import LocalStore
 from tidelog.pipeline.options.columns import Columns
@@ -88,3 +90,37 @@ def test_a_full_disk_keeps_nothing_of_a_file(tmp_path: Path, part: float) -> Non
     assert open_files() == files
     assert threading.active_count() == threads
     assert os.listdir(tmp_path) == ["whole"]
+
+
+@dataclass(frozen=True)
+class UnreadableDisk(LocalStore):
+    """A disk on which no file can be opened for syncs."""
+
+    def begin_sync(self, path: str) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_a_file_without_syncs_leaves_nothing(tmp_path: Path) -> None:
+    files = open_files()
+    with pytest.raises(OSError, match="Too many open files"):
+        write(tmp_path / "file", UnreadableDisk())
+    assert open_files() == files
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("room", [0, 1000, 1 << 30])
+def test_dead_letters_that_cannot_be_written_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    letters = DeadLetters()
+    letters.add_rows(batch(), ["no reason"] * ROWS)
+    files = open_files()
+    monkeypatch.setattr(os, "fsync", fail_to_sync)
+    with pytest.raises(OSError, match=r"No space left|the disk is gone"):
+        export_file._write_dead_letters(str(tmp_path / "letters"), letters, FullDisk(room))
+    assert open_files() == files
+    assert os.listdir(tmp_path) == []
+
+
+def fail_to_sync(descriptor: int) -> None:
+    raise OSError(errno.EIO, "the disk is gone")
