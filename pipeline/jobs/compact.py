@@ -93,7 +93,13 @@ def compact(
             path: read_offset_checkpoint(file_system, os.path.join(path, CLEANER_OFFSET_FILE))
             for path in logs.data_directories
         }
-        plans = _select_compacted(logs.plans(changing=not request.dry_run), request.source)
+        plans = _select_compacted(logs.plan_logs(), request.source)
+        if not plans:
+            return []
+        if request.dry_run:
+            logs.require_clean()
+        else:
+            logs.begin_changes()
         tasks = [
             Task(
                 plan.name,

@@ -73,7 +73,8 @@ def index(spark: SparkSession | None, request: IndexRequest, progress: Progress 
     KafkaError, ConfigError, other PipelineErrors.
     """
     with OfflineLogs(request.source.directories(), request.configuration) as logs:
-        tasks = [Task(plan.name, plan.size, IndexWork(plan, request.rebuild)) for plan in logs.plans()]
+        tasks = [Task(plan.name, plan.size, IndexWork(plan, request.rebuild)) for plan in logs.plan_logs()]
+        logs.begin_changes()
         return run_tasks(spark, tasks, index_log, progress or Progress("index", quiet=True))
 
 

@@ -159,26 +159,33 @@ class OfflineLogs:
             lock.close()
         self._locks.clear()
 
-    def plans(self, *, changing: bool = True) -> list[LogPlan]:
-        """Plan the opening of each log. ``changing`` removes the clean-shutdown markers until the context ends.
-
-        Raises KafkaStorageError, ConfigError; JobError if logs must not be changed and opening would recover them.
-        """
+    def plan_logs(self) -> list[LogPlan]:
+        """Plan the opening of each log; nothing is changed. Raises KafkaStorageError, ConfigError."""
         configs = {directory.topic: self._configuration.of(directory.topic) for directory in self._directories}
-        checkpoints: dict[str, _Checkpoints] = {}
-        for path in self.data_directories:
-            checkpoints[path] = found = self._read_checkpoints(path)
-            if found.is_clean and changing:
-                self._remove_marker(path)
-            elif not changing and not found.is_clean:
-                raise JobError(
-                    f"{path} was not stopped cleanly (no {CLEAN_SHUTDOWN_FILE}), and reading its logs would recover "
-                    "them, which changes files: start and stop the broker there first, or leave out --dry-run"
-                )
+        checkpoints = {path: self._read_checkpoints(path) for path in self.data_directories}
         return [
             self._plan(directory, configs[directory.topic], checkpoints[os.path.dirname(directory.path)])
             for directory in self._directories
         ]
+
+    def require_clean(self) -> None:
+        """Raise JobError if a data directory has no clean-shutdown marker: opening its logs would recover them."""
+        for path in self.data_directories:
+            if not self._has_marker(path):
+                raise JobError(
+                    f"{path} was not stopped cleanly (no {CLEAN_SHUTDOWN_FILE}), and reading its logs would recover "
+                    "them, which changes files: start and stop the broker there first, or leave out --dry-run"
+                )
+
+    def begin_changes(self) -> None:
+        """Remove the clean-shutdown markers until the context ends; call it when nothing can be refused any more.
+        Raises KafkaStorageError."""
+        for path in self.data_directories:
+            if self._has_marker(path):
+                self._remove_marker(path)
+
+    def _has_marker(self, path: str) -> bool:
+        return self._file_system.exists(os.path.join(path, CLEAN_SHUTDOWN_FILE))
 
     def _read_checkpoints(self, path: str) -> _Checkpoints:
         def read(name: str) -> dict[TopicPartition, int]:
@@ -189,7 +196,7 @@ class OfflineLogs:
             read(LOG_START_OFFSET_FILE),
             read(RECOVERY_POINT_FILE),
             read(REPLICATION_OFFSET_FILE) if has_watermarks else None,
-            self._file_system.exists(os.path.join(path, CLEAN_SHUTDOWN_FILE)),
+            self._has_marker(path),
         )
 
     def _plan(self, directory: PartitionDirectory, config: Mapping[str, str], checkpoints: _Checkpoints) -> LogPlan:

@@ -34,6 +34,7 @@ from tidelog.pipeline.jobs.index import IndexRequest, IndexResult, index
 from tidelog.pipeline.jobs.offline_logs import LOCK_FILE, Configuration, OfflineLogs
 from tidelog.pipeline.jobs.source import LogSource, choose
 from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.errors import KafkaStorageError
 
 SMALL = {"segment.bytes": "4096", "index.interval.bytes": "200"}
 INDEXED = {
@@ -165,7 +166,7 @@ def test_a_running_broker_is_left_alone(data: DataDirectory) -> None:
         run_index(data)
     lock.close()
     with OfflineLogs(data.source().directories(), Configuration()) as logs:
-        assert [plan.name for plan in logs.plans()] == ["orders-0"]
+        assert [plan.name for plan in logs.plan_logs()] == ["orders-0"]
 
 
 def test_an_impossible_configuration_is_reported(data: DataDirectory) -> None:
@@ -302,3 +303,43 @@ def test_a_topic_that_is_not_compacted_is_refused_when_named_and_passed_over_oth
         compact(None, CompactRequest(named))
     assert compact(None, CompactRequest(data.source())) == []
     assert compact_job.report([], dry_run=False) == ["no compacted topic"]
+
+
+@pytest.mark.parametrize("topics", ["orders", "orders,other"])
+def test_a_refused_topic_leaves_the_directory_as_it_was(data: DataDirectory, topics: str) -> None:
+    """The clean-shutdown marker was gone, so that the next start of the broker had to recover all logs."""
+    fill(data.log("orders"), 10)
+    fill(data.log("other"), 10)
+    data.close()
+    write_clean_shutdown(FS, str(data.path), 7)
+    before = contents(data.path, "")
+    with pytest.raises(BadRequestError, match=r"cleanup\.policy is not compact"):
+        compact(None, CompactRequest(LogSource((str(data.path),), choose(topics, None, None))))
+    assert contents(data.path, "") == {**before, LOCK_FILE: b""}
+
+
+def test_a_run_without_compacted_topics_changes_nothing(data: DataDirectory) -> None:
+    fill(data.log("orders"), 10)
+    data.close()
+    write_clean_shutdown(FS, str(data.path), 7)
+    before = contents(data.path, "")
+    assert compact(None, CompactRequest(data.source())) == []
+    assert contents(data.path, "") == {**before, LOCK_FILE: b""}
+
+
+@pytest.mark.parametrize("run", [run_index, run_compact])
+def test_a_checkpoint_that_cannot_be_read_leaves_all_directories_as_they_were(
+    data: DataDirectory, tmp_path: Path, run: Any
+) -> None:
+    fill(data.log("orders"), 10)
+    data.close()
+    other = DataDirectory(tmp_path / "later")
+    fill(other.log("other"), 10)
+    other.close()
+    (other.path / REPLICATION_OFFSET_FILE).write_text("damaged")
+    for path in (data.path, other.path):
+        write_clean_shutdown(FS, str(path), 7)
+    data.source = lambda **_: LogSource((str(data.path), str(other.path)))  # type: ignore[method-assign]
+    with pytest.raises(KafkaStorageError, match=REPLICATION_OFFSET_FILE):
+        run(data)
+    assert all((path / CLEAN_SHUTDOWN_FILE).exists() for path in (data.path, other.path))
