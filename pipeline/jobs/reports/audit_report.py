@@ -6,7 +6,8 @@
     DIR/timeline.png      records per ten minutes, a diagram per topic
     DIR/offsets.png       each partition's offsets: present, compacted, lost
 
-Pictures need matplotlib; without it the report has none and says so.
+An audit keeps a limited number of findings and gaps of each segment and counts the others (``audit.segment``): reports
+say how many they do not list. Pictures need matplotlib; without it the report has none and says so.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from tidelog.pipeline.jobs.audit import SUMMED, AuditResult, PartitionAudit
 from tidelog.pipeline.jobs.reports.audit_pictures import draw
 
 SHOWN_FINDINGS = 20
+"""Largest number of findings of a partition that the terminal shows; the files have all that the audit kept."""
 SHOWN_BUCKETS = 1008
-"""Rows of ten minutes that report.md and report.html show of a partition, a week; report.json has all."""
+"""Largest number of rows of ten minutes that report.md and report.html show of a partition: those of a week in which
+records came all the time. report.json has all."""
 NO_PICTURES = "No pictures: matplotlib is not installed (pip install matplotlib)"
 _WRONG = ' class="wrong"'
 _STYLE = (
@@ -59,15 +62,16 @@ LOSSES = {"lost": "lost", "damaged": "lost to damage"}
 
 
 def summary(result: AuditResult) -> list[str]:
-    """Write lines for a terminal: totals, then every partition with a fault."""
+    """Build the lines for a terminal: totals, then the first findings of each partition."""
     rate = result.total("bytes_read") / max(result.seconds, 1e-6) / 1e9
     lines = [f"audited {len(result.partitions)} partitions, {result.total('bytes_read'):,} bytes, {rate:.2f} GB/s"]
     lines += [f"  {LABELS[name]}: {result.total(name):,}" for name in LABELS if name != "bytes_read"]
     for partition in result.partitions:
         faults = findings(partition)
         lines += [f"{partition.name}: {fault}" for fault in faults[:SHOWN_FINDINGS]]
-        if len(faults) > SHOWN_FINDINGS:
-            lines.append(f"{partition.name}: and {len(faults) - SHOWN_FINDINGS} more")
+        more = max(0, len(faults) - SHOWN_FINDINGS) + count_unlisted(partition)
+        if more:
+            lines.append(f"{partition.name}: and {more:,} more")
     if result.table is not None:
         lines.append(f"table {result.table}: {agreement(c for p in result.partitions for c in p.comparisons)}")
     lines += foreign_content(result)
@@ -76,7 +80,8 @@ def summary(result: AuditResult) -> list[str]:
 
 
 def foreign_content(result: AuditResult) -> list[str]:
-    """Write a line for each file and each partition's rows in the table that no export wrote."""
+    """Build the lines about a table's foreign content: files that no export wrote, rows that none recorded, and what
+    could not be searched."""
     files = [f"{path}: a foreign file, whose rows a reader of the table gets too" for path in result.foreign]
     unread = [f"not searched for foreign rows: {source} cannot be read: {reason}" for source, reason in result.unread]
     return [*files, *map(_foreign_rows, result.unrecorded), *unread]
@@ -92,19 +97,34 @@ def _foreign_rows(found: UnrecordedRows) -> str:
 
 
 def findings(partition: PartitionAudit) -> list[str]:
-    """List the faults of a partition, one line each."""
+    """List the faults of a partition that the audit kept, one line each; ``count_unlisted`` counts the others."""
     lines = [str(finding) for segment in partition.segments for finding in segment.findings]
     lines += [str(finding) for finding in partition.findings]
     gaps = [gap for segment in partition.segments for gap in segment.gaps] + partition.gaps
     lines += [f"offsets {gap.start} to {gap.end - 1} are {LOSSES[gap.kind]}" for gap in gaps if gap.kind in LOSSES]
+    for kind, text in LOSSES.items():
+        listed = sum(gap.end - gap.start for gap in gaps if gap.kind == kind)
+        if partition.total(f"{kind}_offsets") > listed:
+            lines.append(f"{partition.total(f'{kind}_offsets') - listed:,} more offsets are {text}, in unlisted gaps")
     for comparison in partition.comparisons:
         if not partition.accepts(comparison):
             lines.append(difference(comparison))
     return lines
 
 
+def count_unlisted(partition: PartitionAudit) -> int:
+    """Count the findings that the audit of a segment counted and did not keep."""
+    return sum(segment.finding_count - len(segment.findings) for segment in partition.segments)
+
+
+def _list_for_page(partition: PartitionAudit) -> list[str]:
+    """List the faults for a page, and how many more there are."""
+    more = count_unlisted(partition)
+    return findings(partition) + ([f"and {more:,} more, which were only counted"] if more else [])
+
+
 def agreement(comparisons: Iterable[Comparison]) -> str:
-    """Write a line that says how much of a table is equal to the log."""
+    """Build a line that says how many ranges of a table are equal to the log."""
     compared = list(comparisons)
     equal = sum(comparison.is_equal for comparison in compared)
     rows = sum(comparison.table_rows for comparison in compared)
@@ -112,7 +132,7 @@ def agreement(comparisons: Iterable[Comparison]) -> str:
 
 
 def difference(comparison: Comparison) -> str:
-    """Write a line that says how table and log differ in one range."""
+    """Build a line that says how table and log differ in one range, or why it is not compared."""
     if comparison.unreadable:
         return f"offsets {comparison.start} to {comparison.end - 1} are not compared: {comparison.unreadable}"
     kinds = [
@@ -151,6 +171,7 @@ def _partition_json(partition: PartitionAudit) -> dict[str, Any]:
         "in_order": not partition.is_wrong,
         **{name: partition.total(name) for name in SUMMED},
         "findings": findings(partition),
+        "unlisted_findings": count_unlisted(partition),
         "gaps": [asdict(gap) for gap in gaps],
         "ten_minutes": [
             {"from": _moment(begin), "records": count, "checksum": f"{total:016x}"}
@@ -168,7 +189,8 @@ def _partition_json(partition: PartitionAudit) -> dict[str, Any]:
 
 
 def make_report_directory(directory: str) -> None:
-    """Create the directory of a report if it is missing. Raises BadRequestError or OptionError when that fails."""
+    """Create the directory of a report if it is missing. Raises BadRequestError or OptionError if it cannot be created
+    or written to."""
     directory = require_mounted(directory, "--report")
     try:
         os.makedirs(directory, exist_ok=True)
@@ -221,7 +243,7 @@ def _bucket_rows(partition: PartitionAudit) -> list[tuple[str, ...]]:
 
 
 def _describe(result: AuditResult) -> list[str]:
-    """Build the sentences about the result and what was checked."""
+    """Build the sentences about the whole result: its faults, and how much was read and compared."""
     read = f"{len(result.partitions)} partitions, {result.total('bytes_read'):,} bytes in {result.seconds:.1f} s"
     lines = [f"{summary(result)[-1].capitalize()}.", f"{read}{'' if result.records else '; records were not hashed'}."]
     if result.table is not None:
@@ -231,7 +253,7 @@ def _describe(result: AuditResult) -> list[str]:
 
 
 def as_markdown(result: AuditResult, pictures: list[str]) -> str:
-    """Write the report as Markdown; pictures are linked."""
+    """Build the report as Markdown; ``pictures`` are names of files, which are linked."""
     lines = [f"# Audit of {_moment(result.created_ms)}"]
     lines += [line for sentence in _describe(result) for line in ("", sentence)]
     lines += ["", *_markdown_table(_rows(result)), ""]
@@ -240,8 +262,7 @@ def as_markdown(result: AuditResult, pictures: list[str]) -> str:
         lines += [f"{NO_PICTURES}.", ""]
     for partition in result.partitions:
         lines += [f"## {partition.name}", ""]
-        faults = findings(partition)
-        lines += [f"- {fault}" for fault in faults] or ["Nothing is wrong."]
+        lines += [f"- {fault}" for fault in _list_for_page(partition)] or ["Nothing is wrong."]
         lines.append("")
         if partition.comparisons:
             lines += [f"Table: {agreement(partition.comparisons)}.", ""]
@@ -256,7 +277,7 @@ def _markdown_table(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def as_html(result: AuditResult, directory: str, pictures: list[str]) -> str:
-    """Write the report as one page, pictures inside."""
+    """Build the report as one page with the ``pictures`` inside, which are files of ``directory``. Raises OSError."""
     title = f"Audit of {_moment(result.created_ms)}"
     parts = [f"<h1>{title}</h1>", *(f"<p>{html.escape(sentence)}</p>" for sentence in _describe(result))]
     parts.append(_html_table(_rows(result)))
@@ -277,7 +298,7 @@ def as_html(result: AuditResult, directory: str, pictures: list[str]) -> str:
 def _html_partition(partition: PartitionAudit) -> list[str]:
     """Build the HTML of a partition: its faults, and a folded table of its records per ten minutes."""
     parts = [f"<h2>{html.escape(partition.name)}</h2>"]
-    faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in findings(partition))
+    faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in _list_for_page(partition))
     parts.append(f'<ul class="wrong">{faults}</ul>' if faults else "<p>Nothing is wrong.</p>")
     if partition.comparisons:
         parts.append(f"<p>Table: {html.escape(agreement(partition.comparisons))}.</p>")

@@ -20,7 +20,7 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.pipeline.audit import segment as audit_segment
 from tidelog.pipeline.audit.buckets import BUCKET_MS
-from tidelog.pipeline.audit.segment import SegmentPlan
+from tidelog.pipeline.audit.segment import MAX_FINDINGS, MAX_GAPS, Gap, SegmentPlan
 from tidelog.pipeline.engine import reference
 from tidelog.pipeline.engine.engine import AuditEngine
 from tidelog.pipeline.engine.reference import record_hash
@@ -31,7 +31,14 @@ from tidelog.pipeline.jobs.audit import AuditRequest, AuditResult, PartitionAudi
 from tidelog.pipeline.jobs.compact import CompactRequest, compact
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.jobs.offline_logs import Configuration
-from tidelog.pipeline.jobs.reports.audit_report import as_json, findings, make_report_directory, summary, write_report
+from tidelog.pipeline.jobs.reports.audit_report import (
+    SHOWN_FINDINGS,
+    as_json,
+    findings,
+    make_report_directory,
+    summary,
+    write_report,
+)
 from tidelog.pipeline.plan.log_watch import Partition
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 from tidelog.protocol.record.record_batch import Record
@@ -450,6 +457,26 @@ def test_the_report_has_text_numbers_and_pictures(data: DataDirectory, tmp_path:
     assert "| orders-0 | 0 to 299 |" in text
     assert compared in text
     assert compared in page
+
+
+def test_reports_say_how_many_findings_and_lost_offsets_they_do_not_list(data: DataDirectory, tmp_path: Path) -> None:
+    """The number was that of the findings that were kept."""
+    fill(data.log("orders"), 1)
+    result = run(data)
+    (segment,) = only(result).segments
+    for number in range(MAX_FINDINGS + 30):
+        segment.find("checksum", number, -1, "a fault")
+    for number in range(MAX_GAPS + 7):
+        segment.add_gap(Gap(3 * number, 3 * number + 2, "lost"))
+    shown = [line for line in summary(result) if line.startswith("orders-0: ")]
+    assert len(shown) == SHOWN_FINDINGS + 1
+    assert shown[-1] == f"orders-0: and {MAX_FINDINGS + 30 + MAX_GAPS + 1 - SHOWN_FINDINGS:,} more"
+    assert findings(only(result))[-1] == "14 more offsets are lost, in unlisted gaps"
+    write_report(result, str(tmp_path))
+    (partition,) = json.loads((tmp_path / "report.json").read_text())["partitions"]
+    assert (len(partition["findings"]), partition["unlisted_findings"]) == (MAX_FINDINGS + MAX_GAPS + 1, 30)
+    assert "- and 30 more, which were only counted\n" in (tmp_path / "report.md").read_text()
+    assert "<li>and 30 more, which were only counted</li>" in (tmp_path / "report.html").read_text()
 
 
 def test_pictures_are_drawn_where_matplotlib_is(data: DataDirectory, tmp_path: Path) -> None:
