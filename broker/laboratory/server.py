@@ -14,6 +14,7 @@ only.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import tempfile
@@ -35,6 +36,8 @@ from tidelog.broker.startup import build_broker
 from tidelog.log.system.time import Time
 from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import UnknownTopicOrPartitionError
+
+logger = logging.getLogger(__name__)
 
 
 class LaboratoryRole(LoneRole):
@@ -71,8 +74,8 @@ class LaboratoryServer:
         self._ports: list[socket.socket] = []
         self._snapshots: list[Snapshot] = []
         self._archives = tempfile.TemporaryDirectory(prefix="tidelog-laboratory-")
-        self._controls: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        self._serving: list[asyncio.Task[None]] = []
+        self._controls: list[Callable[[], Coroutine[Any, Any, object]]] = []
+        self._serving: list[asyncio.Task[object]] = []
         self._server = self._new_server(config)
 
     @property
@@ -90,7 +93,7 @@ class LaboratoryServer:
         """The reason why the broker has failed, or None."""
         return self._server.failure
 
-    def add_control(self, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def add_control(self, serve: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Run ``serve``, which takes commands from a test, from the start of this server until its stop."""
         self._controls.append(serve)
 
@@ -109,6 +112,8 @@ class LaboratoryServer:
                 listeners[index] = self._keep_port(endpoint)
         await self._server.start()
         self._serving += [asyncio.create_task(serve()) for serve in self._controls]
+        for task in self._serving:
+            task.add_done_callback(note_end)
 
     async def stop(self) -> None:
         """Stop the controls and the broker, and remove the snapshots."""
@@ -203,3 +208,9 @@ class LaboratoryServer:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind((endpoint.host or "0.0.0.0", 0))
         return endpoint._replace(port=reserved.getsockname()[1])
+
+
+def note_end(control: asyncio.Task[object]) -> None:
+    """Log a defect that has ended a control: its commands are not answered any more."""
+    if not control.cancelled() and (error := control.exception()) is not None:
+        logger.error("a defect ended a control of the laboratory", exc_info=error)

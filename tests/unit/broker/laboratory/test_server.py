@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Iterator
@@ -75,6 +76,26 @@ async def test_a_copy_that_fails_leaves_the_broker_running_on_its_files(
         assert logs_below(tmp_path / "data") == copied
     finally:
         await laboratory.stop()
+
+
+async def test_a_defect_that_ends_a_control_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its commands got no answer any more, and nothing said why."""
+    config = BrokerConfig(
+        {"log.dirs": str(tmp_path / "data"), "listeners": "PLAINTEXT://127.0.0.1:0", "admin.listener": ""}
+    )
+    laboratory = LaboratoryServer(config)
+
+    async def fail() -> None:
+        raise RuntimeError("a defect")
+
+    laboratory.add_control(fail)
+    laboratory.add_control(asyncio.Event().wait)
+    await laboratory.start()
+    await asyncio.sleep(0)
+    await laboratory.stop()
+    ended = [record for record in caplog.records if record.name == "tidelog.broker.laboratory.server"]
+    assert [record.getMessage() for record in ended] == ["a defect ended a control of the laboratory"]
+    assert ended[0].exc_info is not None
 
 
 def write_all(paths: list[Path], text: str) -> None:
