@@ -15,7 +15,7 @@ from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.types import Buffer
 
 MAX_RESPONSE_BYTES = 128 * 1024 * 1024
-"""Largest response without records. What another service sends as its first four bytes, such as ``HTTP``, is longer."""
+"""Largest response without records. The first four bytes of another service, such as ``HTTP``, are a larger number."""
 _MAX_FRAME_BYTES = 2**31 - 1
 CLIENT_ID = "tidelog"
 LENGTH = struct.Struct(">i")

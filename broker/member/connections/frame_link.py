@@ -15,11 +15,11 @@ import struct
 from typing import cast
 
 MAX_RESPONSE_BYTES = 128 * 1024 * 1024
-"""Largest answer without records. What another service sends as its first four bytes, such as ``HTTP``, is longer."""
+"""Largest answer without records. The first four bytes of another service, such as ``HTTP``, are a larger number."""
 MAX_FRAME_BYTES = 2**31 - 1
 """Largest frame of the protocol."""
 FIRST_BYTES = 1024 * 1024
-"""First size of the buffer for a longer answer."""
+"""First size of an answer's buffer, unless the answer is shorter."""
 
 _LENGTH = struct.Struct(">i")
 

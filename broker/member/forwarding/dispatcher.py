@@ -1,10 +1,11 @@
 """Dispatcher of a member: it forwards some requests, and lets coordinators verify transactional Produce requests.
 
-an API of FORWARDED     goes to the active controller unchanged, and its answer goes to the client unchanged; except
-                        a change of nothing but levels of loggers, which belong to this process: it is handled here
-transactional Produce   is handled here once the coordinator, mostly on another broker, was asked whether each
-                        batch's partition is in the transaction (KIP-890)
-any other               is handled here, as by a broker without a cluster
+    an API of FORWARDED     goes to the active controller unchanged, and its answer goes to the client unchanged
+    transactional Produce   is handled here once the coordinator, mostly on another broker, was asked whether each
+                            batch's partition is in the transaction (KIP-890)
+    any other               is handled here, as by a broker without a cluster
+
+Levels of loggers belong to one process, so a request that changes nothing else is handled here, too.
 """
 
 from __future__ import annotations
@@ -146,8 +147,8 @@ class MemberDispatcher(Dispatcher):
     def _verifications(
         self, context: RequestContext, frame: memoryview, request: ProduceRequest
     ) -> Iterator[Deferred[None] | None]:
-        """Ask the coordinators about each batch of a request. Yields what to wait for, or None if there is nothing:
-        the batch is not transactional, or was asked about before.
+        """Ask the coordinators about each batch of a request. Yields what to wait for, or None if there is nothing, as
+        for a batch that is not transactional, or was asked about before.
 
         Coordinators trust this broker, so they are not asked about a topic that the client may not write.
         """
