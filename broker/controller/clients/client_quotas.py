@@ -82,9 +82,13 @@ def check_ip_entity(entity: Entity) -> None:
 
 
 def check_changes(entity: Entity, changes: Sequence[QuotaChange]) -> None:
-    """Raise InvalidRequestError for a key the entity cannot have or a value the key cannot have."""
+    """Raise InvalidRequestError for a repeated key, a key that the entity cannot have, or an impossible value."""
     allowed = IP_QUOTAS if entity[0][0] == IP else CLIENT_QUOTAS
+    seen: set[str] = set()
     for change in changes:
+        if change.key in seen:
+            raise InvalidRequestError(f"Duplicate quota key {change.key}")
+        seen.add(change.key)
         if change.key not in allowed:
             raise InvalidRequestError(f"Invalid configuration key {change.key}")
         value = change.value
@@ -104,13 +108,13 @@ class ClientQuotas:
         self._controller = controller
 
     def alter(self, entity: Entity, changes: Sequence[QuotaChange], validate_only: bool) -> None:
-        """Change quotas of one entity; the last change of a key counts. A value that is in force is not written again.
-        Raises InvalidRequestError. Source: AlterClientQuotas."""
+        """Change quotas of one entity. A value that is in force is not written again. Raises InvalidRequestError.
+        Source: AlterClientQuotas."""
         check_changes(entity, changes)
         if validate_only:
             return
-        wanted, present = {change.key: change for change in changes}, self.entities().get(entity, {})
-        changed = [change for change in wanted.values() if change.value != present.get(change.key)]
+        present = self.entities().get(entity, {})
+        changed = [change for change in changes if change.value != present.get(change.key)]
         self._controller.commit([quota_record(entity, change) for change in changed])
 
     def entities(self) -> Mapping[Entity, Mapping[str, float]]:

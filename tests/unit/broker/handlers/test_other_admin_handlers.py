@@ -615,9 +615,19 @@ def test_a_quota_that_has_its_value_already_is_not_written_again(tmp_path: Path)
     end = admin.controller.end_offset
     quotas.alter(entity, [rate, share, QuotaChange("consumer_byte_rate", None)], validate_only=False)
     assert admin.controller.end_offset == end
-    other = QuotaChange("producer_byte_rate", 6.0)
-    quotas.alter(entity, [other, rate, QuotaChange("request_percentage", None)], validate_only=False)
+    quotas.alter(entity, [rate, QuotaChange("request_percentage", None)], validate_only=False)
     assert dict(quotas.entities()[entity]) == {"producer_byte_rate": 5.0}
+
+
+@pytest.mark.parametrize("value", [6.0, None])
+def test_a_request_that_names_a_quota_twice_changes_none_of_the_entity(tmp_path: Path, value: float | None) -> None:
+    admin = AdminBroker(tmp_path)
+    quotas, entity = ClientQuotas(admin.controller), entity_of([("user", "ann")])
+    changes = [QuotaChange("request_percentage", 5.0)]
+    changes += [QuotaChange("producer_byte_rate", one) for one in (5.0, value)]
+    with pytest.raises(InvalidRequestError, match="Duplicate quota key producer_byte_rate"):
+        quotas.alter(entity, changes, validate_only=False)
+    assert entity not in quotas.entities()
 
 
 @pytest.mark.parametrize("api", ["quotas", "credentials", "topics"])
