@@ -351,16 +351,19 @@ class VirtualPartitions:
             self._partitions.move_to_end((image.topic_id, index))
             return found
         query = parse_query(split_name(image.name)[1], header)
-        partition = VirtualPartition(real, image, FilteredLog(self._broker, real, query, self._note_growth), header)
+        filtered = FilteredLog(self._broker, real, query, partial(self._note_growth, (image.topic_id, index)))
+        partition = VirtualPartition(real, image, filtered, header)
         if found is not None:
             self._drop(self._partitions.pop((image.topic_id, index)))
         self._partitions[image.topic_id, index] = partition
         self._limit()
         return partition
 
-    def _note_growth(self, growth: int) -> None:
-        """Count the bytes that a partition remembers in addition."""
+    def _note_growth(self, key: tuple[bytes, int], growth: int) -> None:
+        """Count the bytes that a partition remembers in addition, and count that as a use: if it gave way itself, its
+        consumer would wait for the same offsets again and again."""
         self._held_bytes += growth
+        self._partitions.move_to_end(key)
         self._limit()
 
     def _limit(self) -> None:

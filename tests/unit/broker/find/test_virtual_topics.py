@@ -106,30 +106,59 @@ def test_a_result_that_comes_after_the_partition_was_closed_is_dropped(world: Wo
     assert not world.file.users
 
 
-def test_partitions_that_remember_too_many_offsets_together_give_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The one that was used least recently is dropped, and found again later; another begin is another name."""
-    data = DataBroker(tmp_path)
-    create_topic(data, "t", 1)
-    data.append("t", *[b"value"] * 10)
+@pytest.fixture
+def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
+    """Virtual topics of which two may remember their offsets."""
+    names = Names(tmp_path)
     monkeypatch.setattr(virtual_topics, "MAX_HELD_BYTES", 2_000)
     monkeypatch.setattr(MatchReader, "held_bytes", 800)
     monkeypatch.setattr(MatchReader, "read", lambda *_: Matching(b"", 10, True))
-    partitions = data.broker.services.virtual_partitions.get()
+    yield names
+    names.data.close()
 
-    def read(number: int) -> Partition:
-        image = data.broker.metadata.find(f"t?key=k&from={1_700_000_000_000 + number}")
+
+class Names:
+    """Virtual topics by number, which differ in their begin."""
+
+    def __init__(self, directory: Path) -> None:
+        self.data = DataBroker(directory)
+        create_topic(self.data, "t", 1)
+        self.data.append("t", *[b"value"] * 10)
+        self.partitions = self.data.broker.services.virtual_partitions.get()
+
+    def partition(self, number: int) -> Partition:
+        image = self.data.broker.metadata.find(f"t?key=k&from={1_700_000_000_000 + number}")
         assert image is not None
-        found = partitions.partition(image, 0)
+        return self.partitions.partition(image, 0)
+
+    def begin(self, number: int) -> Partition:
+        """Begin to read in a thread, whose job is done in the next turn."""
+        found = self.partition(number)
         found.read(0, 1_000, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True)
-        data.run_turn()
         return found
 
-    first, second, third = read(1), read(2), read(3)
-    assert read(2) is second
-    assert read(3) is third
-    assert read(1) is not first, "the third made too many"
-    assert read(3) is third
-    assert read(2) is not second, "the new first made too many"
-    data.close()
+    def read(self, number: int) -> Partition:
+        found = self.begin(number)
+        self.data.run_turn()
+        return found
+
+
+def test_partitions_that_remember_too_many_offsets_together_give_way(names: Names) -> None:
+    """The one that was used least recently is dropped, and found again later; another begin is another name."""
+    first, second, third = names.read(1), names.read(2), names.read(3)
+    assert names.read(2) is second
+    assert names.read(3) is third
+    assert names.read(1) is not first, "the third made too many"
+    assert names.read(3) is third
+    assert names.read(2) is not second, "the new first made too many"
+
+
+def test_a_partition_whose_offsets_were_just_found_does_not_give_way(names: Names) -> None:
+    """Others are used while a thread walks its key's chain: it began again each time, and its consumer got nothing."""
+    names.read(1)
+    names.read(2)
+    slow = names.begin(3)
+    for number in (1, 2):
+        names.partition(number)
+    names.data.run_turn()
+    assert names.partition(3) is slow
