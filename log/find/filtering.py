@@ -113,8 +113,9 @@ class KeyCandidates:
         keys = indexer.keys
         if keys is None:
             return iter(()), start
-        source, end = (keys, keys.restarts), keys.next_offset
-        if source != self._source:
+        source = keys, keys.restarts
+        end = min(keys.next_offset, indexer.log.index_bound)
+        if source != self._source or end < self._covered:
             self._offsets, self._covered, self._are_too_many, self._source = array("q"), 0, False, source
         if self._are_too_many:
             return iter(()), start
@@ -124,6 +125,8 @@ class KeyCandidates:
             fresh = array("q", islice(found, room + 1))
             if len(fresh) > room:
                 self._offsets, self._are_too_many = array("q"), True
+                return iter(()), start
+            if keys.restarts != source[1]:  # the files were removed meanwhile: ``fresh`` may be empty for that reason
                 return iter(()), start
             fresh.reverse()
             self._offsets += array("q", fresh[: bisect_left(fresh, end)])
@@ -155,10 +158,11 @@ class MatchReader:
             return self._keys.iterate(indexer, start) if indexer is not None else (iter(()), start)
         if self._query.tag is not None:
             tags = None if indexer is None else indexer.tags
-            if tags is None:
+            if indexer is None or tags is None:
                 return iter(()), start
-            end = tags.next_offset
-            return tags.select(tag_hash(self._query.tag), start, min(end, reading.upper)), end
+            restarts, end = tags.restarts, min(tags.next_offset, indexer.log.index_bound)
+            offsets = tags.select(tag_hash(self._query.tag), start, min(end, reading.upper))
+            return (offsets, end) if tags.restarts == restarts else (iter(()), start)
         if self._query.begin > 0:  # no record matches before the first one of that time
             found = self._log.fetch_offset_by_timestamp(self._query.begin)
             return iter(()), reading.upper if found is None else found.offset

@@ -134,9 +134,10 @@ class LogIndexer:
 
     @property
     def next_offset(self) -> int:
-        """Offset below which all indices of the log are complete; the log end offset if it has no index."""
+        """Offset below which all indices of the log are complete; the log end offset if it has no index. After a
+        truncation they count up to its offset alone, until the next step."""
         offsets = [index.next_offset for index in (self.keys, self.tags) if index is not None]
-        return min(offsets, default=self.log.log_end_offset)
+        return min(self.log.index_bound, *offsets) if offsets else self.log.log_end_offset
 
     @property
     def lag(self) -> int:

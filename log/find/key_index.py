@@ -55,7 +55,8 @@ class KeyIndex:
         """Number of files begun since the last sync."""
         self.next_offset = -1
         self.restarts = 0
-        """Number of times that all files were removed. Offsets found before may be those of other records now."""
+        """Number of times that all files were removed. Offsets found before may be those of other records now, and a
+        look-up during which it grows may have found none."""
 
     def open(self) -> int:
         """Open the files as of the last checkpoint; return the next offset to index, -1 if there is no checkpoint.
@@ -86,8 +87,8 @@ class KeyIndex:
 
     def restart_at(self, offset: int) -> None:
         """Remove all files; the next offset to index is ``offset``. Raises KafkaStorageError."""
+        self.restarts += 1  # first: see ``KeyCandidates.iterate``
         self.files, self._bases, self._begun = (), [], 0
-        self.restarts += 1
         self.next_offset = offset  # before the directory: if that cannot be removed, records must not count as indexed
         self._file_system.remove_directory(self.directory)
         self._file_system.make_directory(self.directory)

@@ -43,6 +43,8 @@ class TagIndex:
         self._begun = 0
         """Number of files begun since the last sync."""
         self.next_offset = -1
+        self.restarts = 0
+        """Number of times that all files were removed. A look-up during which it grows may have found nothing."""
 
     def open(self) -> int:
         """Open the files as of the last checkpoint; return the next offset to index, -1 if there is no checkpoint.
@@ -69,6 +71,7 @@ class TagIndex:
 
     def restart_at(self, offset: int) -> None:
         """Remove all files; the next offset to index is ``offset``. Raises KafkaStorageError."""
+        self.restarts += 1  # first: see ``MatchReader``
         self.files, self._begun = (), 0
         self._checksums = {}
         self.next_offset = offset  # before the directory: if that cannot be removed, records must not count as indexed
@@ -96,11 +99,11 @@ class TagIndex:
         return file
 
     def select(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
-        """Yield the offsets from ``start`` to below ``end`` of records with that tag hash, ascending."""
+        """Iterate over the offsets from ``start`` to below ``end`` of records with that tag hash, ascending, in the
+        files of this moment."""
         end = min(end, self.next_offset)
-        for file in self.files:
-            if file.end_offset > start and file.base_offset < end:
-                yield from file.select(tag_hash, start, end)
+        files = [file for file in self.files if file.end_offset > start and file.base_offset < end]
+        return (offset for file in files for offset in file.select(tag_hash, start, end))
 
     def select_newest(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
         """Yield the offsets from ``start`` to below ``end`` of records with that tag hash, highest first."""

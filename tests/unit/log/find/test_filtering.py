@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,9 @@ from tests.support.slices import content_of
 from tidelog.log.find import filtering
 from tidelog.log.find.filtering import SLICE_BYTES, MatchReader, Reading
 from tidelog.log.find.indexer import LogIndexer
+from tidelog.log.find.key_index import KeyIndex
 from tidelog.log.find.lookup import Query
+from tidelog.log.find.tag_index import TagIndex
 from tidelog.log.follower.append import append_as_follower
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validation.params import AppendOrigin
@@ -164,3 +167,44 @@ def test_a_reader_forgets_what_it_found_in_an_index_that_was_rebuilt(tmp_path: P
     matching = reader.read(Reading(0, 4, 1000, False), indexer)
     assert isinstance(matching.records, bytes)
     assert [record.offset for batch in iter_batches(matching.records) for record in batch.records()] == [1]
+
+
+BY_INDEX = (Query(key=b"Aa"), Query(tag=b"paid", tag_header="kind"))
+
+
+@pytest.mark.parametrize("query", BY_INDEX, ids=str)
+def test_a_reader_between_a_truncation_and_the_rebuild_of_the_index_misses_nothing(
+    tmp_path: Path, query: Query
+) -> None:
+    """The indexer's thread may be busy with other logs, or rest after an error."""
+    log = indexed_bench(str(tmp_path)).open()
+    generator = random.Random(3)
+    records = fill(log, generator, 60)
+    indexer = indexer_of(log)
+    readers = [MatchReader(log, query) for _ in range(2)]
+    read_on(readers[0], log, indexer, 0)
+    log.truncate_to(records[len(records) // 2].offset)
+    records = [record for record in records if record.offset < log.log_end_offset] + fill(log, generator, 60)
+    for reader in readers:
+        found = read_on(reader, log, indexer, 0)
+        assert [record.offset for record in found] == [record.offset for record in records if query.matches(record)]
+
+
+@pytest.mark.parametrize("query", BY_INDEX, ids=str)
+def test_a_reader_during_the_removal_of_an_index_misses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: Query
+) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    records = fill(log, random.Random(3), 60)
+    indexer = indexer_of(log)
+    kind = TagIndex if query.key is None else KeyIndex
+    select = kind.select
+
+    def select_late(*arguments: Any) -> object:
+        monkeypatch.undo()
+        indexer.rebuild()
+        return select(*arguments)
+
+    monkeypatch.setattr(kind, "select", select_late)
+    found = read_all(log, query, indexer)
+    assert [record.offset for record in found] == [record.offset for record in records if query.matches(record)]
