@@ -96,9 +96,7 @@ class KeyIndex:
     def put(self, rows: Rows, row: int, next_offset: int) -> None:
         """Index the rows from ``row`` on; all records below ``next_offset`` are indexed then. Raises
         KafkaStorageError."""
-        # A former put that failed may have indexed some of the rows, and have begun a file that is still empty.
-        indexed = max((file.bounds.end_offset for file in self.files[-2:]), default=-1)
-        row = max(row, rows.first_at(indexed + 1))
+        row = max(row, rows.first_at(self._reached))
         while True:
             if not self.files or self.files[-1].is_full:
                 if rows.first_keyed(row, rows.count) < 0:
@@ -108,6 +106,12 @@ class KeyIndex:
             if row >= rows.count:
                 break
         self.next_offset = next_offset
+
+    @property
+    def _reached(self) -> int:
+        """Offset from which on no record has an entry. It lies above ``next_offset`` after a put that failed, which may
+        have indexed some of its rows, and have begun a file that is still empty."""
+        return 1 + max((file.bounds.end_offset for file in self.files[-2:]), default=-1)
 
     def _begin_file(self, base_offset: int) -> None:
         if self.files:
@@ -129,7 +133,13 @@ class KeyIndex:
             yield from file.select(key_hash, begin, end, min_offset)
 
     def checkpoint(self, *, sync: bool = True) -> None:
-        """Make the entries durable, unless ``sync`` is false, and write the checkpoint. Raises KafkaStorageError."""
+        """Make the entries durable, unless ``sync`` is false, and write the checkpoint. Raises KafkaStorageError.
+
+        After a put that failed the last checkpoint stays: with entries above ``next_offset``, the records that follow a
+        truncation to there would count as indexed after a restart.
+        """
+        if self._reached > self.next_offset:
+            return
         if self.files:
             self.files[-1].flush()
         if sync:
@@ -153,7 +163,7 @@ class KeyIndex:
         gone = 0
         while gone < len(self.files) - 1 and self.files[gone].bounds.end_offset < log_start_offset:
             gone += 1
-        if not gone:
+        if not gone or self._reached > self.next_offset:  # the last checkpoint names the files
             return False
         removed, self.files = self.files[:gone], self.files[gone:]
         del self._bases[:gone]

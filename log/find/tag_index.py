@@ -116,7 +116,12 @@ class TagIndex:
                 last = first
 
     def checkpoint(self, *, sync: bool = True) -> None:
-        """Make the entries durable, unless ``sync`` is false, and write the checkpoint. Raises KafkaStorageError."""
+        """Make the entries durable, unless ``sync`` is false, and write the checkpoint. Raises KafkaStorageError.
+
+        If a put that failed has begun files above ``next_offset``, the last checkpoint stays, as that of a KeyIndex.
+        """
+        if self._has_early_file:
+            return
         if sync:
             self._sync()
         states = []
@@ -132,6 +137,10 @@ class TagIndex:
             self._file_system, path, Checkpoint(self._made_for, self.next_offset, tuple(states)), sync=sync
         )
 
+    @property
+    def _has_early_file(self) -> bool:
+        return bool(self.files) and self.files[-1].base_offset > self.next_offset
+
     def _sync(self) -> None:
         """Sync the files that have changed since the last sync: those begun since then, and the newest before them."""
         for file in self.files[-1 - self._begun :]:
@@ -142,7 +151,7 @@ class TagIndex:
         """Remove the files without offsets from ``log_start_offset`` on, but not the newest; return whether there were
         any. Raises KafkaStorageError."""
         removed = [file for file in self.files[:-1] if file.end_offset <= log_start_offset]
-        if not removed:
+        if not removed or self._has_early_file:  # the last checkpoint names the files
             return False
         self.files = self.files[len(removed) :]
         self.checkpoint()

@@ -28,10 +28,17 @@ from tests.support.finding import (
     use_reference,
 )
 from tests.support.logs import NOW_MS, LogBench, append
+from tests.unit.log.find.test_filtering import read_on
 from tidelog.log.config import LogConfig
+from tidelog.log.find.consume_queue import ConsumeQueueFile
+from tidelog.log.find.filtering import MatchReader
+from tidelog.log.find.index_checkpoint import remove_checkpoints_beyond
 from tidelog.log.find.index_file import IndexDamagedError
 from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import Query, find_newest
+from tidelog.log.find.rows import Rows
+from tidelog.log.follower.append import append_as_follower
+from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.record.record_batch import Record, build_batch
@@ -250,6 +257,96 @@ def test_a_put_that_failed_leaves_nothing_of_records_that_a_truncation_took(
         assert [record.offset for record in found] == list(range(10, 0, -1)), at
         disk.calls = calls
     assert at > 10
+
+
+@pytest.mark.parametrize("is_cut_first", [True, False], ids=["truncation, restart", "restart, truncation"])
+def test_rows_of_a_put_that_failed_do_not_outlive_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cut_first: bool
+) -> None:
+    """With a checkpoint of them, nothing would show that a truncation takes their records."""
+    use_reference(monkeypatch)
+    disk = Disk(monkeypatch)
+    at = 0
+    while disk.calls >= at:
+        at += 1
+        bench = indexed_bench(str(tmp_path / str(at)), **{"index.keys.entries": 4, "index.tag.entries": 4})
+        log = bench.open()
+        append(log, build_batch([Record(i, NOW_MS, b"k", b"") for i in range(6)]))
+        indexer = indexer_of(log)
+        append(log, build_batch([Record(i, NOW_MS, b"other", b"", (("kind", b"paid"),)) for i in range(10)]))
+        disk.arm(at, errno.ENOSPC)
+        with contextlib.suppress(KafkaStorageError):
+            catch_up(indexer)
+        calls = disk.calls
+        disk.arm(0, 0)
+        log.maybe_increment_log_start_offset(5)
+        indexer.trim()
+        indexer.checkpoint()
+        if is_cut_first:
+            cut_and_append(log, 6)
+        log.close()
+        log = bench.open(log_start_offset=5)
+        log.update_high_watermark(log.log_end_offset)
+        indexer = LogIndexer(log)
+        indexer.configure()
+        if not is_cut_first:
+            cut_and_append(log, 6)
+        catch_up(indexer)
+        assert [r.offset for r in find_newest(log, indexer, Query(key=b"k"))] == list(range(15, 4, -1)), at
+        found = find_newest(log, indexer, Query(tag=b"open", tag_header="kind"))
+        assert [record.offset for record in found] == list(range(15, 5, -1)), at
+        disk.calls = calls
+    assert at > 10
+
+
+def test_a_file_that_a_failed_put_began_does_not_outlive_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a truncation, records may follow in a file of tags that begins before it: look-ups were out of order."""
+    bench = indexed_bench(str(tmp_path), **{"index.tag.entries": 4})
+    log = bench.open()
+    append(log, tagged(0, 6, b"paid"))
+    indexer = indexer_of(log)
+    append_as_follower(log, memoryview(tagged(6, 2, b"paid")), 0)
+    append_as_follower(log, memoryview(tagged(12, 6, b"paid")), 0)
+    log.update_high_watermark(18)
+    put = ConsumeQueueFile.put_rows
+
+    def put_some(file: ConsumeQueueFile, rows: Rows, start: int) -> int:
+        if file.base_offset == 16:
+            raise LogStorageError("write", file.path, errno.ENOSPC)
+        return put(file, rows, start)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueueFile, "put_rows", put_some)
+        with pytest.raises(KafkaStorageError):
+            catch_up(indexer)
+    indexer.checkpoint()
+    log.close()
+    log = bench.open()
+    log.update_high_watermark(8)
+    indexer = LogIndexer(log)
+    indexer.configure()
+    log.truncate_to(8)
+    for offset in range(10, 18):
+        append_as_follower(log, memoryview(tagged(offset, 1, b"paid")), 0)
+    log.update_high_watermark(18)
+    catch_up(indexer)
+    query = Query(tag=b"paid", tag_header="kind")
+    found = read_on(MatchReader(log, query), log, indexer, 0, max_bytes=100)
+    assert [record.offset for record in found] == [*range(8), *range(10, 18)]
+
+
+def tagged(first: int, count: int, tag: bytes) -> bytearray:
+    """Build a batch of records with a tag, from offset ``first`` on."""
+    return build_batch([Record(first + i, NOW_MS, None, b"", (("kind", tag),)) for i in range(count)])
+
+
+def cut_and_append(log: UnifiedLog, offset: int) -> None:
+    """Truncate a log, and append ten others."""
+    log.truncate_to(offset)
+    remove_checkpoints_beyond(log.environment.file_system, log.directory, log.log_end_offset)
+    append(log, build_batch([Record(i, NOW_MS, b"k", b"", (("kind", b"open"),)) for i in range(10)]))
 
 
 @pytest.mark.parametrize("of", ["keys", "tags"])
