@@ -10,7 +10,8 @@ offset: one that was switched on later, or has to be rebuilt, catches up alone f
 
 Invariants: all records below an index's ``next_offset`` are in it. ``next_offset`` moves by whole batches and never
 above the high watermark. A batch that cannot be read is skipped with one log line: no reader gets its records either.
-After an impossible header the next batch that can be found by its offset is the next one in the offset index.
+After an impossible header the next batch that can be found by its offset is the next one in the offset index. A batch
+whose offsets do not rise after those before it, or reach beyond the log, is damaged.
 
 A log may lose records that an index has entries for: in a power loss before it was opened, or by a truncation, which an
 unclean leader election can make below the high watermark. Other records may get their offsets, so the index is rebuilt
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.find.engine import engine
-from tidelog.log.find.engine.reference import RowSettings, WalkStop, append_batch
+from tidelog.log.find.engine.reference import RowSettings, WalkStop, append_batch, ensure_possible
 from tidelog.log.find.hashing import key_seed
 from tidelog.log.find.index_checkpoint import KEYS_DIRECTORY, TAGS_DIRECTORY
 from tidelog.log.find.index_file import IndexDamagedError
@@ -173,6 +174,8 @@ class LogIndexer:
             chunk = self._rows.chunk(found.records.size)
             chunk = chunk[: os.preadv(found.records.file.fileno(), [chunk], found.records.position)]
             self._index(chunk, found.records.position)
+            if self.next_offset == start and len(chunk) == found.records.size:
+                self._pass_over_damage(start, watermark)
         except OSError as error:
             raise KafkaStorageError(f"cannot read {log.topic_partition} for its index: {error}") from error
         finally:
@@ -184,7 +187,8 @@ class LogIndexer:
 
     def _index(self, chunk: memoryview, position: int) -> None:
         rows = self._rows
-        settings = RowSettings(self._seed, self._header.encode() if self._header is not None else None)
+        header = self._header.encode() if self._header is not None else None
+        settings = RowSettings(self._seed, header, end=self.log.log_end_offset)
         done = 0
         while done < len(chunk):
             rows.count = 0
@@ -200,17 +204,17 @@ class LogIndexer:
                 done += size
             else:
                 done += walk.position
-            if next_offset < 0:
-                return
-            self._put(next_offset)
+            if next_offset >= 0:
+                self._put(next_offset)
+                settings = settings._replace(begin=next_offset)
             if walk.stop is WalkStop.END:
                 return
 
     def _walk_odd(self, chunk: memoryview, at: int, position: int, settings: RowSettings) -> tuple[int, int]:
         """Add the rows of the batch at ``at``, which ``walk_chunk`` cannot read: a compressed one, for example.
 
-        Returns the batch's size and the offset after it; the size is 0 if the chunk ends within the batch, or if its
-        header is impossible.
+        Returns the batch's size and the offset after it. The size is 0 if the chunk ends within the batch, or if its
+        header is impossible; the offset is -1 then, and if the offsets of the batch are impossible.
         """
         try:
             batch = next(iter_batches(chunk, at), None)
@@ -218,15 +222,17 @@ class LogIndexer:
             batch = None
         if batch is None:
             return 0, -1
-        size = batch.size_in_bytes
+        size, next_offset = batch.size_in_bytes, -1
         try:
+            ensure_possible(batch, settings)
+            next_offset = batch.last_offset + 1
             if not batch.is_control:
                 append_batch(self._rows, batch, settings, (position, size))
         except KafkaError as error:
             self._rows.count = 0
             self.skipped_batches += 1
             logger.warning("%s: a batch is not indexed: %s", self.log.topic_partition, error)
-        return size, batch.last_offset + 1
+        return size, next_offset
 
     def _put(self, next_offset: int) -> None:
         self._reached = max(self._reached, next_offset)
@@ -237,10 +243,12 @@ class LogIndexer:
             index.put(self._rows, self._rows.first_at(index.next_offset), next_offset)
 
     def _pass_over_damage(self, offset: int, watermark: int) -> None:
-        """Go on after an impossible batch header that keeps ``offset`` from being found: at the next batch in the
-        segment's offset index, or else at the next segment."""
+        """Go on after a damaged batch that keeps ``offset`` from being found: at the next batch in the segment's offset
+        index, or else at the next segment."""
         segments = self.log.segments
         at = segments.floor_index(offset)
+        if at < 0:
+            return  # retention has removed the segment: the next step begins at the log start offset
         index = segments[at].offset_index
         end = index.upper_bound_offset(index.lookup(offset).position + 1)
         if end is None:

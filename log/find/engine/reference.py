@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from enum import IntEnum
+from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple
 
@@ -58,10 +59,13 @@ class WalkStop(IntEnum):
 
 
 class RowSettings(NamedTuple):
-    """Settings of a log's rows: ``key_seed`` of its topic, and the name of the tag header or None."""
+    """Settings of a log's rows: ``key_seed`` of its topic, and the name of the tag header or None. Offsets lie from
+    ``begin`` to below ``end``; a batch with others is damaged."""
 
     seed: int
     tag_header: bytes | None
+    begin: int = 0
+    end: int = MAX_INT64
 
 
 class WalkEnd(NamedTuple):
@@ -139,11 +143,12 @@ class MatchQuery(NamedTuple):
 
 
 def walk_chunk(rows: Rows, chunk: memoryview, settings: RowSettings, base_position: int) -> WalkEnd:
-    """Append a row for each record of the whole, uncompressed magic 2 batches at the start of ``chunk``.
+    """Append a row for each record of the whole, uncompressed magic 2 batches at the start of ``chunk``, whose offsets
+    rise.
 
     ``base_position`` is the byte of the segment at which the chunk begins.
     """
-    position, next_offset = 0, -1
+    position, next_offset, lowest = 0, -1, settings.begin
     while len(chunk) - position >= RECORD_BATCH_OVERHEAD:
         size = LOG_OVERHEAD + _LENGTH.unpack_from(chunk, position + 8)[0]
         if size > len(chunk) - position:
@@ -153,6 +158,8 @@ def walk_chunk(rows: Rows, chunk: memoryview, settings: RowSettings, base_positi
             return WalkEnd(WalkStop.ODD, position, next_offset)
         if fields[12] * MIN_RECORD_BYTES > size - RECORD_BATCH_OVERHEAD:
             return WalkEnd(WalkStop.ODD, position, next_offset)  # before rows are allocated for so many records
+        if not lowest <= fields[0] <= fields[0] + fields[6] < settings.end:
+            return WalkEnd(WalkStop.ODD, position, next_offset)
         if fields[12] > rows.capacity - rows.count:
             return WalkEnd(WalkStop.FULL, position, next_offset)
         if not fields[5] & CONTROL_MASK:
@@ -162,7 +169,7 @@ def walk_chunk(rows: Rows, chunk: memoryview, settings: RowSettings, base_positi
             except InvalidRecordError:
                 rows.count = before
                 return WalkEnd(WalkStop.ODD, position, next_offset)
-        next_offset = _wrap(fields[0] + fields[6] + 1)
+        next_offset = lowest = fields[0] + fields[6] + 1
         position += size
     return WalkEnd(WalkStop.END, position, next_offset)
 
@@ -171,14 +178,19 @@ def append_batch(
     rows: Rows, batch: RecordBatch | LegacyRecordBatch, settings: RowSettings, span: tuple[int, int]
 ) -> None:
     """Append the rows of one batch of any format, whose position and size in the segment are ``span``. Raises
-    InvalidRecordError and what decompression raises; nothing is appended then.
+    InvalidRecordError, also if the offsets of its records do not rise within its own, and what decompression raises;
+    nothing is appended then.
     """
     found = list(batch.records(DEFAULT_MAX_DECOMPRESSED_BYTES))
+    lowest = batch.base_offset if isinstance(batch, RecordBatch) else settings.begin
+    offsets = [lowest - 1, *(record.offset for record in found), batch.last_offset + 1]
+    if any(one >= other for one, other in pairwise(offsets)):
+        raise InvalidRecordError("Offsets of records do not rise within those of their batch")
     append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
     rows.make_room(len(found))
     row = rows.count
     for record in found:
-        rows.offsets[row] = _wrap(record.offset)
+        rows.offsets[row] = record.offset
         rows.timestamps[row] = _wrap(record.timestamp) if append_time is None else append_time
         rows.key_hashes[row] = NO_KEY if record.key is None else key_hash(settings.seed, record.key)
         tag = None if settings.tag_header is None else tag_of(record, settings.tag_header)
@@ -186,6 +198,13 @@ def append_batch(
         rows.positions[row], rows.sizes[row] = span
         row += 1
     rows.count = row
+
+
+def ensure_possible(batch: RecordBatch | LegacyRecordBatch, settings: RowSettings) -> None:
+    """Raise InvalidRecordError if the offsets of a batch are not those of ``settings``: no checksum covers them."""
+    first = batch.base_offset if isinstance(batch, RecordBatch) else batch.last_offset
+    if not settings.begin <= first <= batch.last_offset < settings.end:
+        raise InvalidRecordError(f"Impossible offsets {first} to {batch.last_offset}")
 
 
 def _wrap(number: int) -> int:

@@ -7,7 +7,8 @@ cdef unsigned long long _SIGN_64
 
 @cython.locals(held=words.Held, name=words.Held, offsets=words.Held, timestamps=words.Held, keys=words.Held,
                tags=words.Held, positions=words.Held, sizes=words.Held, seed=ulonglong, before=longlong,
-               capacity=longlong, stop=longlong, position=longlong, next_offset=longlong, count=longlong)
+               capacity=longlong, stop=longlong, position=longlong, next_offset=longlong, count=longlong,
+               lowest=longlong, end_offset=longlong)
 cpdef walk_chunk(rows, chunk, settings, long long base_position)
 
 @cython.locals(flags=longlong, append_time=longlong, base_timestamp=longlong, begin=longlong, end=longlong,
@@ -67,14 +68,15 @@ cdef (long long, long long, long long, long long, long long) _walk_record(
     long long name_size) noexcept nogil
 
 @cython.locals(position=longlong, next_offset=longlong, batch=longlong, attributes=longlong, records=longlong,
-               end=longlong, row=longlong)
+               end=longlong, row=longlong, base_offset=longlong, last_offset=longlong)
 cdef (long long, long long, long long, long long) _walk(
-    const unsigned char* chunk, long long size, long long base_position, unsigned long long seed,
-    const unsigned char* name, long long name_size, long long count, long long capacity, long long* offsets,
-    long long* timestamps, long long* keys, long long* tags, long long* positions, long long* sizes) noexcept nogil
+    const unsigned char* chunk, long long size, long long base_position, long long lowest, long long end_offset,
+    unsigned long long seed, const unsigned char* name, long long name_size, long long count, long long capacity,
+    long long* offsets, long long* timestamps, long long* keys, long long* tags, long long* positions,
+    long long* sizes) noexcept nogil
 
 @cython.locals(base_offset=longlong, base_timestamp=longlong, has_append_time=bint, max_timestamp=longlong, at=longlong,
-               timestamp=longlong, offset=longlong, key=longlong, tag=longlong)
+               timestamp=longlong, offset=longlong, key=longlong, tag=longlong, before=longlong, last_delta=longlong)
 cdef long long _walk_batch(
     const unsigned char* chunk, long long batch, long long limit, long long records, unsigned long long seed,
     const unsigned char* name, long long name_size, long long row, long long* offsets, long long* timestamps,

@@ -49,9 +49,10 @@ def walk_chunk(rows: Rows, chunk: Buffer, settings: RowSettings, base_position: 
     keys, tags = words.hold_writable(rows.key_hashes), words.hold_writable(rows.tag_hashes)
     positions, sizes = words.hold_writable(rows.positions), words.hold_writable(rows.sizes)
     seed, before, capacity = settings.seed & words.MASK_32, rows.count, rows.capacity
+    lowest, end_offset = settings.begin, settings.end
     with cython.nogil:
         stop, position, next_offset, count = _walk(
-            held.data, held.size, base_position, seed, name.data, name.size, before, capacity,
+            held.data, held.size, base_position, lowest, end_offset, seed, name.data, name.size, before, capacity,
             offsets.integers, timestamps.integers, keys.integers, tags.integers, positions.integers, sizes.integers,
         )  # fmt: skip
     words.release(sizes)
@@ -267,8 +268,9 @@ def _walk_record(
 
 
 def _walk(
-    chunk: Buffer, size: int, base_position: int, seed: int, name: Buffer, name_size: int, count: int, capacity: int,
-    offsets: Integers, timestamps: Integers, keys: Integers, tags: Integers, positions: Integers, sizes: Integers,
+    chunk: Buffer, size: int, base_position: int, lowest: int, end_offset: int, seed: int, name: Buffer, name_size: int,
+    count: int, capacity: int, offsets: Integers, timestamps: Integers, keys: Integers, tags: Integers,
+    positions: Integers, sizes: Integers,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Walk over batches: (reason to stop, position, next offset, number of rows); see ``reference.walk_chunk``."""
     position, next_offset = 0, -1
@@ -282,6 +284,10 @@ def _walk(
         records = words.load_be_i32(chunk, position + 57)
         if records * _MIN_RECORD_BYTES > batch - _HEADER_BYTES:
             return _ODD, position, next_offset, count
+        base_offset = words.load_be_i64(chunk, position)
+        last_offset = _sum(base_offset, words.load_be_i32(chunk, position + 23))
+        if base_offset < lowest or last_offset < base_offset or last_offset >= end_offset:
+            return _ODD, position, next_offset, count
         if records > capacity - count:
             return _FULL, position, next_offset, count
         if not attributes & _CONTROL:
@@ -293,7 +299,7 @@ def _walk(
                 positions[row] = base_position + position
                 sizes[row] = batch
             count += records
-        next_offset = _sum(words.load_be_i64(chunk, position), words.load_be_i32(chunk, position + 23) + 1)
+        next_offset = lowest = last_offset + 1
         position += batch
     return _END, position, next_offset, count
 
@@ -302,8 +308,10 @@ def _walk_batch(
     chunk: Buffer, batch: int, limit: int, records: int, seed: int, name: Buffer, name_size: int, row: int,
     offsets: Integers, timestamps: Integers, keys: Integers, tags: Integers,
 ) -> int:  # fmt: skip
-    """Fill the rows for a batch from byte ``batch`` to ``limit``; return the row after them, -1 when malformed."""
+    """Fill the rows for a batch from byte ``batch`` to ``limit``; return the row after them, -1 when malformed or when
+    offsets do not rise within the batch's."""
     base_offset, base_timestamp = words.load_be_i64(chunk, batch), words.load_be_i64(chunk, batch + 27)
+    before, last_delta = -1, words.load_be_i32(chunk, batch + 23)
     has_append_time = words.load_be_u16(chunk, batch + 21) & _APPEND_TIME_MASK
     max_timestamp = words.load_be_i64(chunk, batch + 35)
     at = batch + _HEADER_BYTES
@@ -312,9 +320,10 @@ def _walk_batch(
     while records > 0:
         records -= 1
         timestamp, offset, key, tag, at = _walk_record(chunk, limit, at, seed, name, name_size)
-        if at < 0:
+        if at < 0 or offset <= before or offset > last_delta:
             return -1
-        offsets[row] = _sum(base_offset, offset)
+        before = offset
+        offsets[row] = base_offset + offset
         timestamps[row] = max_timestamp if has_append_time else _sum(base_timestamp, timestamp)
         keys[row] = key
         tags[row] = tag

@@ -220,17 +220,30 @@ def test_a_batch_whose_header_claims_a_billion_records_is_skipped(
 
 @pytest.mark.parametrize(
     ("at", "content"),
-    [(8, b"\0\0\0\5"), (8, b"\x7f\0\0\0"), (8, b"\0\0\4\0"), (16, b"\7")],
-    ids=["too short", "too long", "over the next batches", "magic"],
-)
+    [
+        (8, b"\0\0\0\5"), (8, b"\x7f\0\0\0"), (8, b"\0\0\4\0"), (16, b"\7"), (16, b"\0"), (16, b"\1"), (0, b"\x80"),
+        (0, b"\x7f"), (5, b"\7"), (23, b"\xff"), (23, b"\x7f"), (64, b"\x7e"), (64, b"\x7d"),
+    ],
+    ids=[
+        "too short", "too long", "over the next batches", "magic", "magic 0", "magic 1", "negative", "too late", "late",
+        "ends before", "ends late", "late record", "early record",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
-def test_an_index_goes_on_after_an_impossible_header(tmp_path: Path, at: int, content: bytes, share: float) -> None:
+@pytest.mark.parametrize("plain", [False, True], ids=["as built", "plain"])
+def test_an_index_goes_on_after_an_impossible_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, content: bytes, share: float, plain: bool
+) -> None:
+    if plain:
+        use_reference(monkeypatch)
     log = indexed_bench(str(tmp_path), **{"index.interval.bytes": 500, "index.tag.header": ""}).open()
     for _ in range(300):
         append(log, build_batch([Record(i, NOW_MS, b"k", bytes(50)) for i in range(3)]))
     bad = int(share * log.log_end_offset)
     damage(log, bad, at, content)
-    indexer = indexer_of(log)
+    indexer = LogIndexer(log)
+    indexer.configure()
+    assert 0 in (indexer.step(3_000) for _ in range(200)), "it ends"
     assert indexer.next_offset == log.high_watermark
     assert indexer.keys is not None
     found = set(indexer.keys.select(key_hash(key_seed("topic"), b"k"), 0, NOW_MS))

@@ -85,13 +85,13 @@ def columns(rows: Rows) -> list[list[int]]:
     return [list(column[: rows.count]) for column in all_columns]
 
 
-def walk_both(chunk: bytes, capacity: int = 100) -> tuple[Rows, reference.WalkEnd]:
+def walk_both(chunk: bytes, capacity: int = 100, wanted: RowSettings = WANTED) -> tuple[Rows, reference.WalkEnd]:
     plain = Rows(capacity)
-    expected = reference.walk_chunk(plain, memoryview(chunk), WANTED, 1000)
+    expected = reference.walk_chunk(plain, memoryview(chunk), wanted, 1000)
     for routines in WALKS:
         for form in (memoryview(chunk), memoryview(bytearray(chunk))):
             fast = Rows(capacity)
-            assert routines.walk_chunk(fast, form, WANTED, 1000) == expected
+            assert routines.walk_chunk(fast, form, wanted, 1000) == expected
             assert columns(fast) == columns(plain)
     return plain, expected
 
@@ -126,7 +126,7 @@ def test_a_batch_that_does_not_fit_stops_the_walk() -> None:
 
 
 @pytest.mark.parametrize("timestamp", [2**63 - 1, -(2**63)])
-def test_times_and_offsets_that_need_more_than_64_bits_wrap(timestamp: int) -> None:
+def test_times_that_need_more_than_64_bits_wrap(timestamp: int) -> None:
     """A client may send any deltas. A row that does not fit its column would end the indexer's thread."""
     records = [Record(0, 10, b"k", b"v"), Record(1, 5, b"k", b"v"), Record(2, 15, b"k", b"v")]
     batch = bytearray(build_batch(records))
@@ -134,8 +134,27 @@ def test_times_and_offsets_that_need_more_than_64_bits_wrap(timestamp: int) -> N
     set_crc(batch, 0, len(batch))
     rows, found = walk_both(bytes(batch))
     assert (found.stop, rows.count) == (WalkStop.END, 3)
-    batch[0:8] = (2**63 - 2).to_bytes(8, "big")
-    assert walk_both(bytes(batch))[0].offsets[2] == -(2**63)
+
+
+@pytest.mark.parametrize(("first", "last", "fits"), [(5, 8, True), (4, 8, False), (5, 9, False)])
+def test_a_batch_beyond_the_possible_offsets_stops_the_walk(first: int, last: int, fits: bool) -> None:
+    records = [Record(offset, 1, b"k", b"v") for offset in range(first, last + 1)]
+    rows, found = walk_both(bytes(build_batch(records)), wanted=WANTED._replace(begin=5, end=9))
+    assert (found.stop, rows.count) == ((WalkStop.END, 4) if fits else (WalkStop.ODD, 0))
+
+
+@pytest.mark.parametrize("base_offset", [2**63 - 2, -1, -(2**63)])
+def test_a_batch_whose_offsets_need_more_than_63_bits_stops_the_walk(base_offset: int) -> None:
+    batch = build_batch([Record(i, 1, b"k", b"v") for i in range(3)])
+    batch[0:8] = base_offset.to_bytes(8, "big", signed=True)
+    rows, found = walk_both(bytes(batch))
+    assert (found.stop, rows.count) == (WalkStop.ODD, 0)
+
+
+def test_batches_whose_offsets_fall_stop_the_walk() -> None:
+    one, other = (bytes(build_batch([Record(offset + i, 1, b"k", b"v") for i in range(3)])) for offset in (10, 12))
+    rows, found = walk_both(one + other)
+    assert (found.stop, found.position, found.next_offset, rows.count) == (WalkStop.ODD, len(one), 13, 3)
 
 
 def test_a_topic_without_a_tag_header_has_no_tags() -> None:
