@@ -3,18 +3,20 @@
     ACLs         what clients may do
     features     the levels that ApiVersions shows
     configs      of this node, the cluster, groups and client metrics
-    directories  the cordoned log directories
+    directories  the log directories that are cordoned
     quotas       what clients may use
-    topics       names, configs of logs; then logs, roles and coordinators, whose work waits for the disk
+    topics       on a lone node: reserved names, deletions, and configs of topics
 
 Each is called with (delta, image) for every change, even if another one has raised an exception. On a lone node it is
 called in the turn of the commit, in a member of a cluster once the observer has the image. A part reads the image when
-it is built; it gets later changes from its publisher. Settings come first, so that a new log has them from its first
-record.
+it is built; it gets later changes from its publisher. Settings come before topics, so that a new log has them from its
+first record.
 
-A lone node's ``TopicManager`` applies at once what clients do not see of a topic.
-``broker/controller/topic_changes.py`` does the rest when the records are durable: it creates and removes logs, shows
-new topics, and makes the coordinators forget deleted ones. In a member, the MetadataPublisher does that.
+On a lone node ``TopicManager.publish`` reserves the names of new topics, hides deleted topics and puts topic configs in
+force. ``broker/controller/topic_changes.py`` does the rest when the records are durable: it creates and removes logs,
+shows new topics, and makes the coordinators forget deleted ones. In a member, the MetadataPublisher does all of that
+after these publishers. There ``DirectoryReports`` subscribes later: it tells the controllers which directories are
+cordoned.
 
 Source: BrokerMetadataPublisher of Kafka 4.3.
 """
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
 
 def subscribe_publishers(broker: Broker) -> None:
-    """Register the parts of a broker at its controller; called once, before the first request."""
+    """Cordon the configured directories, and register the publishers at the broker's controller. Called once, before
+    the first request."""
     broker.log_manager.cordon(broker.config.cordoned_log_dirs)
     for publisher in publishers_of(broker):
         broker.controller.publishers.subscribe(publisher)
@@ -53,19 +56,19 @@ def publishers_of(broker: Broker) -> Iterator[Publisher]:
 
 
 def publish_features(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
-    """Show the levels of features in force, if any changed."""
+    """Show clients the levels of features in force, if any changed."""
     if delta.features.changed:
         show_features(image, broker.metadata)
 
 
 def publish_directories(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
-    """Cordon the log directories that the changed configs name, and no others."""
+    """Cordon the log directories that ``cordoned.log.dirs`` names now, and no others, if any config changed."""
     if delta.configs.changed:
         broker.log_manager.cordon(broker.config.cordoned_log_dirs)
 
 
 def publish_quotas(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
-    """Enforce the image's client quotas from now on. The service is built with the first quota."""
+    """Enforce the image's client quotas from now on, if any changed. The service is built with the first quota."""
     if not delta.quotas.changed:
         return
     quotas = broker.services.quotas

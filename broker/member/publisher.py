@@ -1,6 +1,7 @@
 """Publisher of the cluster's images to the parts of this broker: one image at a time, each part in one fixed order.
 
-    ACLs, features, configs, directories, quotas   as in a lone node, by ``broker/publishers.py``
+    ACLs, features, configs, directories, quotas   as in a lone node, by ``broker/publishers.py``; then the cordoned
+                              directories are reported to the controllers
     deleted topics            hidden; fetch loops drop them; then their logs are removed in a thread
     new and changed topics    new logs are created in a thread; then the topic is shown and roles are taken
     fetch loops               each gets the changes of all topics of an image in one call, which looks at all partitions

@@ -4,11 +4,15 @@
                                                                       -> take_failure: retries
 
 A share partition is one partition of a topic, as one share group reads it. Its calls are made one after the other, in
-their order; changes that wait are joined. If a coordinator has moved, is loading or does not answer, the call is
-repeated to the broker that is the coordinator by then, until the call's deadline. If a change is refused, the changes
-that wait after it are refused too, because they depend on it. If the heartbeats of several members ask for the same new
-state, it is created once: a second creation would undo changes made since the first. Callbacks may add calls, so they
-run only when the queues are consistent. Sans-io; loop thread only.
+their order; of changes that wait, consecutive ones with the same epochs are merged into one call. If a coordinator has
+moved, is loading or does not answer, the call is repeated to the broker that is the coordinator by then, until the
+call's deadline. If a change is refused, the changes that wait after it are refused too, because they depend on it. If
+the heartbeats of several members ask for the same new state, it is created once: a second creation would undo changes
+made since the first. Callbacks may add calls, so they run only when the queues are consistent. Sans-io; loop thread
+only.
+
+A *state batch* is a range of offsets with its delivery state, as in Kafka's messages (here a ``Span``). A
+:class:`CallBatch` is a batch of calls: those of one request.
 """
 
 from __future__ import annotations
@@ -36,10 +40,11 @@ MAX_CALLS = 1000
 """Largest number of share partitions in one request."""
 MAX_READS = 100
 """Largest number of share partitions in one read: responses with more than 2^20 elements are not decoded, and each
-share partition has up to ``MAX_BATCHES_OF_ONE`` state batches."""
-MAX_BATCHES = 40_000
-"""Largest number of state batches in one request: brokers refuse requests with more than 50,000 elements."""
-MAX_BATCHES_OF_ONE = 10_000
+share partition has up to ``MAX_STATE_BATCHES_OF_ONE`` state batches."""
+MAX_STATE_BATCHES = 40_000
+"""Largest number of state batches in one request: brokers refuse requests with more than 50,000 elements. A request
+gets no further call once fewer than MAX_STATE_BATCHES_OF_ONE are left of it."""
+MAX_STATE_BATCHES_OF_ONE = 10_000
 """Largest number of state batches of one share partition, as ``group.share.max.partition.max.record.locks`` limits its
 records."""
 WRITE = ApiKey.WRITE_SHARE_GROUP_STATE
@@ -55,8 +60,8 @@ Outcome = ShareState | errors.KafkaError | None
 
 
 class QueuedCall:
-    """One call, and the Deferreds that wait for its result. ``asked`` is the part of a request for its share
-    partition."""
+    """One call of ``api``, and the Deferreds that wait for its result. ``asked`` is its share partition's part of the
+    request."""
 
     __slots__ = ("answers", "api", "asked", "backoff_ms", "deadline_ms", "not_before_ms")
 
@@ -83,8 +88,8 @@ EndedCall = tuple[QueuedCall, Outcome]
 """A call, and its result or error."""
 
 
-class Batch(NamedTuple):
-    """Calls that are sent in one request."""
+class CallBatch(NamedTuple):
+    """Calls of one API and group that are sent to one broker in one request."""
 
     node_id: int
     api: ApiKey
@@ -120,7 +125,7 @@ class ShareStatePersister:
         self._queues.setdefault(key, deque()).append(call)
         return call.answers[0]
 
-    def next_batch(self, now_ms: float) -> Batch | None:
+    def next_batch(self, now_ms: float) -> CallBatch | None:
         """Return the next calls to send. Returns None if there are none, or only calls for coordinators that have not
         answered a request yet."""
         ended: list[EndedCall] = []
@@ -131,12 +136,12 @@ class ShareStatePersister:
         settle_all(ended)
         return found
 
-    def _gather(self, now_ms: float, ended: list[EndedCall]) -> Batch | None:
+    def _gather(self, now_ms: float, ended: list[EndedCall]) -> CallBatch | None:
         """Return the calls of the next request. Calls that have no coordinator, and whose deadline has passed, are
         added to ``ended``."""
-        found: Batch | None = None
+        found: CallBatch | None = None
         calls: dict[StateKey, QueuedCall] = {}
-        left = MAX_BATCHES
+        left = MAX_STATE_BATCHES
         for key, queue in list(self._queues.items()):
             if key in self._under_way or queue[0].not_before_ms > now_ms:
                 continue
@@ -146,10 +151,10 @@ class ShareStatePersister:
             elif node_id in self._busy or (found is not None and found[:3] != (node_id, queue[0].api, key.group_id)):
                 continue
             else:
-                found = found or Batch(node_id, queue[0].api, key.group_id, calls)
-                calls[key] = join_changes(key, queue)
-                left -= batch_count(calls[key].asked)
-                if left < MAX_BATCHES_OF_ONE or len(calls) == max_calls(found.api):
+                found = found or CallBatch(node_id, queue[0].api, key.group_id, calls)
+                calls[key] = merge_changes(key, queue)
+                left -= count_state_batches(calls[key].asked)
+                if left < MAX_STATE_BATCHES_OF_ONE or len(calls) == max_calls(found.api):
                     break
         return found
 
@@ -158,12 +163,12 @@ class ShareStatePersister:
         waiting = (queue[0].not_before_ms for key, queue in self._queues.items() if key not in self._under_way)
         return min((time_ms for time_ms in waiting if time_ms > now_ms), default=None)
 
-    def take_failure(self, batch: Batch, reason: str, now_ms: float) -> None:
+    def take_failure(self, batch: CallBatch, reason: str, now_ms: float) -> None:
         """Note that a coordinator did not answer a batch: its calls are repeated."""
         error = errors.CoordinatorNotAvailableError(reason)
         self.take_results(batch, dict.fromkeys(batch.calls, error), now_ms)
 
-    def take_results(self, batch: Batch, results: Mapping[StateKey, Outcome], now_ms: float) -> None:
+    def take_results(self, batch: CallBatch, results: Mapping[StateKey, Outcome], now_ms: float) -> None:
         """Settle the calls of a batch by its results, or repeat them."""
         self._busy.discard(batch.node_id)
         self._under_way.difference_update(batch.calls)
@@ -218,13 +223,14 @@ def max_calls(api: ApiKey) -> int:
     return MAX_READS if api is ApiKey.READ_SHARE_GROUP_STATE else MAX_CALLS
 
 
-def batch_count(asked: Struct) -> int:
+def count_state_batches(asked: Struct) -> int:
     """Return the number of state batches in a part of a request."""
     return len(asked.state_batches) if isinstance(asked, WritePartition) else 0
 
 
-def join_changes(key: StateKey, queue: deque[QueuedCall]) -> QueuedCall:
-    """Return the first call of a queue, after joining to it the changes by the same leader that follow directly."""
+def merge_changes(key: StateKey, queue: deque[QueuedCall]) -> QueuedCall:
+    """Merge the changes that follow the first call of a queue directly into that call, while all are changes with the
+    same epochs; return the call."""
     first = queue[0]
     while len(queue) > 1:
         earlier, later = first.asked, queue[1].asked
@@ -232,7 +238,7 @@ def join_changes(key: StateKey, queue: deque[QueuedCall]) -> QueuedCall:
             break
         if epochs_of(earlier) != epochs_of(later):
             break
-        first.asked = build_write_data(key, join_written(written_of(earlier), written_of(later)))
+        first.asked = build_write_data(key, merge_written(written_of(earlier), written_of(later)))
         first.answers += queue[1].answers
         del queue[1]
     return first
@@ -243,8 +249,8 @@ def epochs_of(asked: WritePartition) -> tuple[int, int]:
     return asked.leader_epoch, asked.state_epoch
 
 
-def join_written(earlier: StateUpdate, later: StateUpdate) -> StateUpdate:
-    """Join two changes of one state; where both change the same, the later one counts."""
+def merge_written(earlier: StateUpdate, later: StateUpdate) -> StateUpdate:
+    """Merge two changes of one state into one; for offsets that both change, the later one counts."""
     start_offset = max(earlier.start_offset, later.start_offset)
     spans = merge(list(earlier.batches), later.batches)
     return later._replace(start_offset=start_offset, batches=[one for one in spans if one.last >= start_offset])

@@ -16,7 +16,7 @@ from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.coordinator.share_state.calls import CALLS, build_write_data, results_of
 from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
-from tidelog.broker.coordinator.share_state.persister import REPEATABLE, Batch, ShareStatePersister
+from tidelog.broker.coordinator.share_state.persister import REPEATABLE, CallBatch, ShareStatePersister
 from tidelog.broker.coordinator.share_state.state import NO_EPOCH, ShareState, StateKey, StateUpdate
 from tidelog.broker.loop.deferred import Deferred, begin_after, deferred_error, error_of, when_all_done
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, wait_for_all
@@ -156,7 +156,7 @@ class MemberShareStates:
         loop = asyncio.get_running_loop()
         self._timer = None if wake_ms is None else loop.call_at(wake_ms / 1000, self._send_what_waits)
 
-    def _apply(self, batch: Batch) -> None:
+    def _apply(self, batch: CallBatch) -> None:
         """Make a batch's calls at this broker's own coordinator."""
         outcomes = {key: self._apply_one(batch.api, key, call.asked) for key, call in batch.calls.items()}
 
@@ -177,7 +177,7 @@ class MemberShareStates:
         except KafkaError as error:
             return deferred_error(error)
 
-    async def _send(self, batch: Batch) -> None:
+    async def _send(self, batch: CallBatch) -> None:
         """Make a batch's calls at another broker's coordinator."""
         channel = self._channels.setdefault(batch.node_id, Channel(REQUEST_TIMEOUT_S, self._security))
         try:

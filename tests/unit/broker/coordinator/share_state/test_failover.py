@@ -17,7 +17,7 @@ from tests.support.depth import DEPTH
 from tests.unit.broker.coordinator.share_state.replicas import BROKERS, Node, ReplicatedTopic
 from tidelog.broker.coordinator.share_state.calls import CALLS, build_write_data
 from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
-from tidelog.broker.coordinator.share_state.persister import TIMEOUT_MS, Batch, ShareStatePersister
+from tidelog.broker.coordinator.share_state.persister import TIMEOUT_MS, CallBatch, ShareStatePersister
 from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, AVAILABLE, Span
 from tidelog.broker.coordinator.share_state.state import (
     COLD_AFTER_MS,
@@ -49,7 +49,7 @@ def content_of(state: ShareState) -> Content:
 class Flight(NamedTuple):
     """A request that was sent; ``outcomes`` is None until the coordinator has taken it."""
 
-    batch: Batch
+    batch: CallBatch
     outcomes: dict[StateKey, Deferred[Any]] | None
 
 
@@ -60,7 +60,7 @@ class Caller:
         self.world = world
         self.persister = ShareStatePersister(lambda _: None if world.topic.leader < 0 else world.topic.leader)
         self.flight: Flight | None = None
-        self.late: list[Batch] = []
+        self.late: list[CallBatch] = []
         """Requests that the coordinator has still to take, although their connections have closed."""
 
 
@@ -299,7 +299,7 @@ class World:
         assert self.faults == []
 
 
-def take(node: Node, batch: Batch) -> dict[StateKey, Deferred[Any]]:
+def take(node: Node, batch: CallBatch) -> dict[StateKey, Deferred[Any]]:
     """Make the calls of a request at a broker."""
 
     def begin(key: StateKey, asked: Any) -> Deferred[Any]:

@@ -10,11 +10,11 @@ import pytest
 
 from tidelog.broker.coordinator.share_state.calls import CALLS, build_request, build_write_data, results_of, written_of
 from tidelog.broker.coordinator.share_state.persister import (
-    MAX_BATCHES_OF_ONE,
     MAX_CALLS,
     MAX_READS,
+    MAX_STATE_BATCHES_OF_ONE,
     TIMEOUT_MS,
-    Batch,
+    CallBatch,
     ShareStatePersister,
 )
 from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, AVAILABLE, Span
@@ -69,12 +69,12 @@ class World:
         asked = InitializePartition(partition=0, state_epoch=state_epoch, start_offset=start_offset)
         return self.persister.ask(INITIALIZE, KEY, asked, self.now_ms)
 
-    def batch(self) -> Batch:
+    def batch(self) -> CallBatch:
         found = self.persister.next_batch(self.now_ms)
         assert found is not None
         return found
 
-    def answer(self, batch: Batch, outcome: ShareState | KafkaError | None = None) -> None:
+    def answer(self, batch: CallBatch, outcome: ShareState | KafkaError | None = None) -> None:
         self.persister.take_results(batch, dict.fromkeys(batch.calls, outcome), self.now_ms)
 
     def wait(self) -> None:
@@ -301,7 +301,7 @@ def test_an_answer_has_no_more_batches_than_a_broker_reads() -> None:
     sizes = []
     while (batch := world.persister.next_batch(0.0)) is not None:
         sizes.append(len(batch.calls))
-        assert 1 + len(batch.calls) * (1 + MAX_BATCHES_OF_ONE) <= MAX_ELEMENTS
+        assert 1 + len(batch.calls) * (1 + MAX_STATE_BATCHES_OF_ONE) <= MAX_ELEMENTS
         world.answer(batch)
     assert sum(sizes) == MAX_CALLS
     assert max(sizes) > 50
