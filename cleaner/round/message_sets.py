@@ -1,4 +1,4 @@
-"""Conversion of old messages (magic 0 and 1) into version 2 batches."""
+"""Conversion of old messages (magic 0 and 1) into version 2 batches, for the cleaner."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from tidelog.cleaner.engine.arrays import IntegerArray
 from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
-#: Largest number of single messages, and of their bytes, that become one version 2 batch.
+#: A version 2 batch gets no more single messages once it has so many, or their bytes are as many.
 CONVERTED_RECORDS = 500
 CONVERTED_BYTES = 64 * 1024
-#: Largest distance of two offsets in a version 2 batch.
+#: Largest distance of two offsets in a version 2 batch, whose header has it as an int32.
 MAX_OFFSET_DELTA = 2**31 - 1
 
 
 class LegacyRun:
-    """Old messages in a row that become one version 2 batch; a compressed set becomes a batch of its own. ``poison`` is
-    the row of a message that cannot be read, and is kept as it is."""
+    """Consecutive old messages that become one version 2 batch; a compressed set becomes a batch of its own. A run with
+    ``unreadable`` has no other messages: it is the row of one that cannot be read, whose bytes are kept (POISON)."""
 
     def __init__(self) -> None:
         self.rows: list[IntegerArray] = []
-        self.poison: IntegerArray | None = None
+        self.unreadable: IntegerArray | None = None
         self._records: list[Record] = []
         self._codec = self._timestamp_type = self._bytes = 0
 
     def add(self, row: IntegerArray, batch: LegacyRecordBatch, records: list[Record]) -> bool:
-        """Add the records of one message or set; return False if they need another run."""
-        if self.poison is not None:
+        """Add the ``records`` of one message or compressed set, whose row in the batch table is ``row``. Return False
+        if they need another run: then nothing is added."""
+        if self.unreadable is not None:
             return False
         full = len(self._records) >= CONVERTED_RECORDS or self._bytes >= CONVERTED_BYTES
         alike = not self._codec and not batch.compression_type and batch.timestamp_type == self._timestamp_type
@@ -45,7 +46,8 @@ class LegacyRun:
         return True
 
     def finish(self) -> tuple[IntegerArray, bytearray]:
-        """Return the row and bytes of the version 2 batch, not compressed; the run is empty afterwards."""
+        """Return the row and bytes of the version 2 batch; the run, which has messages, is empty afterwards. The
+        records are not compressed yet, although the header names the codec."""
         records, rows = self._records, self.rows
         append_time = records[0].timestamp if self._timestamp_type else None
         batch = build_batch(records, BatchOptions(log_append_time=append_time))

@@ -381,8 +381,8 @@ class SegmentReader:
         store_expanded(chunk, row, chunk.buffer.data[body - BATCH_OVERHEAD : body], records, BatchState.EXPANDED)
 
     def _add_legacy(self, run: LegacyRun, row: IntegerArray) -> bool:
-        """Add an old message to ``run``, as poison if it cannot be read; return False if the run must be flushed
-        first."""
+        """Add an old message to ``run``, as its ``unreadable`` row if it cannot be read; return False if the run must
+        be flushed first."""
         position, size = int(row[at.POSITION]), int(row[at.SIZE])
         try:
             batch = LegacyRecordBatch(self._chunk.buffer[position : position + size].data)
@@ -393,10 +393,10 @@ class SegmentReader:
             reason = Unreadable.MESSAGE_SET
         if reason is Unreadable.NONE:
             return run.add(row, batch, records)
-        if run.rows or run.poison is not None:
+        if run.rows or run.unreadable is not None:
             return False
         row[at.STATE], row[at.REASON] = BatchState.POISON, reason
-        run.poison = row.copy()
+        run.unreadable = row.copy()
         return True
 
     def _are_offsets_possible(self, records: list[Record]) -> bool:
@@ -409,9 +409,9 @@ class SegmentReader:
     def _flush_legacy(self, run: LegacyRun, done: int) -> int:
         """Write the run's version 2 batch to the scratch and its row to the table; return the number of rows done."""
         table = self._chunk.table
-        if run.poison is not None:
-            table[done] = run.poison
-            run.poison = None
+        if run.unreadable is not None:
+            table[done] = run.unreadable
+            run.unreadable = None
             return done + 1
         if not run.rows:
             return done

@@ -42,8 +42,8 @@ _TIMESTAMP_POSITION = LOG_OVERHEAD + 6
 def validate_message_set(
     view: memoryview, entries: list[LegacyRecordBatch], params: ValidationParams, context: AppendContext
 ) -> ValidationResult:
-    """Validate, assign and restamp the message set at the start of ``view``. Its ``entries`` are complete, have one
-    magic and right CRCs.
+    """Validate, assign and restamp the message set at the start of ``view``. Its ``entries`` are complete, and have one
+    magic and right CRCs; a compressed one is the only entry.
 
     Raises what ``LogValidator.validate_and_assign_offsets`` raises.
     """
