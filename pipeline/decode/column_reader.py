@@ -52,11 +52,11 @@ from tidelog.protocol.record.record_batch import (
     RecordBatch,
 )
 
-#: Size of the first chunk; a batch that is larger makes it grow.
+#: Size of the chunk, if the slice is not shorter; a larger batch makes it grow.
 CHUNK_BYTES = 2 * 1024 * 1024
-#: The arena's rows are yielded once it has more bytes; it is made with twice as many.
+#: The arena's rows are yielded once it has more bytes than this; it has room for twice as many, or for a larger batch.
 ARENA_BYTES = 4 * 1024 * 1024
-#: Largest number of rows of the first table; a batch with more records makes it grow.
+#: Number of rows of the table, or fewer for a short slice; a batch with more records makes it grow.
 TABLE_ROWS = 32 * 1024
 #: Why a batch's offset is damaged; each names the offset that should follow.
 GOES_BACK = "its offset goes back, {} or more should follow"
@@ -136,7 +136,8 @@ class ColumnReader:
         fail_on_data_loss: bool = True,
         looks_for_holes: bool = True,
     ) -> None:
-        """Without ``fail_on_data_loss``, missing ranges are collected in ``lost``."""
+        """``row_filter``: only records that match it. Without ``fail_on_data_loss``, missing ranges are collected in
+        ``lost``; without ``looks_for_holes`` none is looked for."""
         self._piece = piece
         self._file = file
         self._filter = row_filter or RowFilter()
@@ -184,7 +185,8 @@ class ColumnReader:
         self._judge_hole(self._piece.end_offset)
 
     def _decode_filled(self) -> Generator[Block, None, int]:
-        """Decode the chunk; returns the position of the batch that is cut by the chunk's end."""
+        """Decode the whole batches of the chunk and yield their rows; return the byte of the chunk at which the first
+        batch begins that was not decoded."""
         at = 0
         while not self._is_ended:
             before = self._rows
@@ -318,7 +320,9 @@ class ColumnReader:
         except KafkaError as error:
             raise self._corrupt_error(at, str(error)) from error
         if batch.record_count < 0 or batch.record_count * 7 > len(section):
-            raise self._corrupt_error(at, f"{batch.record_count} records in {len(section)} bytes")
+            raise self._corrupt_error(
+                at, f"its {len(section)} bytes of records cannot hold {batch.record_count} records"
+            )
         self._grow_table(batch.record_count)
         start = self._put(section)
         is_append_time = int(batch.timestamp_type == LOG_APPEND_TIME)
@@ -385,8 +389,8 @@ class ColumnReader:
     # ---- holes
 
     def _judge_hole(self, end: int) -> None:
-        """Decide whether the offsets below ``end`` that no batch had are lost. Raises DataLossError if they are and
-        that is an error."""
+        """Decide whether the offsets from the last batch to below ``end``, which no batch has, are lost. Raises
+        DataLossError if they are and that is an error."""
         start = max(int(self._progress[layout.NEXT_OFFSET]), self._piece.start_offset)
         if start >= end or end <= self._limits[layout.CLEANED_BELOW]:
             return

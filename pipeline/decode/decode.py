@@ -174,7 +174,8 @@ def _is_of_another_topic(piece: SegmentSlice) -> bool:
 
 
 def plan_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSlice]:
-    """Plan the offsets of ``piece`` in the current files. Raises DataLossError, TopicRecreatedError."""
+    """Plan the offsets of ``piece`` in the current files, where other files may have its segment's name. Raises
+    DataLossError, TopicRecreatedError, other PipelineErrors."""
     directory = os.path.dirname(piece.path)
     name = f"{piece.topic}-{piece.partition}"
     try:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-#: Size of a row group in memory, about.
+#: A row group ends with the batch at which its rows have so many bytes in memory; the last one of a ``write`` may be
+#: smaller.
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 #: Each growth adds a row group and a footer to a file; with this many row groups it grows no more.
 MAX_ROW_GROUPS = 64
@@ -55,7 +56,7 @@ class RowWriter:
     """A file that is being written. ``rows`` and ``largest_timestamp`` (ms, -1 without rows) cover the rows of
     ``write``.
 
-    After an error of any method it leaves no file, open descriptor or thread.
+    After an error of the constructor or any method it leaves no file, open descriptor or thread.
     """
 
     def __init__(self, path: str, schema: pa.Schema, origin: Mapping[str, str], store: TableStore = LOCAL) -> None:
@@ -116,7 +117,7 @@ class RowWriter:
             return not mine.read(1)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write rows, in row groups of ``ROW_GROUP_BYTES``."""
+        """Write rows, in row groups of about ``ROW_GROUP_BYTES``."""
         with self.give_up_on_error():
             for group in _row_groups(batches):
                 self._write_batches(group)

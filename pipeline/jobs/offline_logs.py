@@ -2,14 +2,15 @@
 the clean-shutdown marker.
 
     lock       the broker's own lock of each data directory: no broker runs there, and none can start while it is held
+    plan       the settings with which a worker opens one log; picklable
     marker     the clean-shutdown marker is removed before the work and restored once it has succeeded; after an error
-               or a kill, the next start of the broker recovers from the recovery points, as after any crash
-    plan       the settings with which a worker opens one log as the broker would; picklable
+               or a kill of the work, the broker's next start recovers from the recovery points, as after any crash
 
 Records count as committed up to the high watermark in ``replication-offset-checkpoint``: in a cluster, a new leader may
-truncate later ones. A single node writes its logs' ends there; after a kill they are up to five seconds old. Without
-the file, as for copies of logs, all records of a log count. A log that was not closed cleanly is recovered when it is
-opened, as by a start of the broker.
+truncate later ones. A lone node writes its logs' ends there. After a kill of the broker they are up to
+``replica.high.watermark.checkpoint.interval.ms`` old, by default 5 s. If the directory has no such file, as a copy of
+logs, all records count; if the file does not name a log, none of that log does. A log that was not closed cleanly is
+recovered when it is opened, as by a start of the broker.
 """
 
 from __future__ import annotations
@@ -60,8 +61,12 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """Settings to open one log with. ``high_watermark`` None: all records count as committed. ``size``: bytes of its
-    segments."""
+    """Settings to open one log with.
+
+    ``topic_id`` is None if the directory has no ``partition.metadata``; ``config`` is the topic's. ``high_watermark``
+    None: all records count as committed. ``was_closed_cleanly``: whether the data directory has the clean-shutdown
+    marker. ``size``: bytes of the log's segments.
+    """
 
     topic: str
     partition: int
@@ -71,7 +76,7 @@ class LogPlan:
     log_start_offset: int
     recovery_point: int
     high_watermark: int | None
-    clean: bool
+    was_closed_cleanly: bool
     size: int
 
     @property
@@ -81,8 +86,8 @@ class LogPlan:
 
 
 def open_log(plan: LogPlan) -> UnifiedLog:
-    """Open a log as the broker would. Raises KafkaStorageError, ConfigError. The caller closes it with
-    :func:`close_log`."""
+    """Open a log, recovered if it was not closed cleanly. The high watermark is the plan's, or the log's end. The
+    caller closes the log with :func:`close_log`. Raises KafkaStorageError, ConfigError."""
     log = load_log(
         LoadRequest(
             topic_partition=TopicPartition(plan.topic, plan.partition),
@@ -93,7 +98,7 @@ def open_log(plan: LogPlan) -> UnifiedLog:
             topic_id=plan.topic_id,
             log_start_offset=plan.log_start_offset,
             recovery_point=plan.recovery_point,
-            clean=plan.clean,
+            clean=plan.was_closed_cleanly,
         )
     )
     log.update_high_watermark(log.log_end_offset if plan.high_watermark is None else plan.high_watermark)
@@ -108,13 +113,13 @@ def close_log(log: UnifiedLog) -> None:
 
 
 class _Checkpoints(NamedTuple):
-    """Checkpoints of a data directory, and whether it has the clean-shutdown marker; ``high_watermarks`` is None if
-    that file is missing."""
+    """Checkpoints of a data directory: log start offsets, recovery points and high watermarks (None if that file is
+    missing); and whether the directory has the clean-shutdown marker."""
 
     starts: Mapping[TopicPartition, int]
     recovery_points: Mapping[TopicPartition, int]
     high_watermarks: Mapping[TopicPartition, int] | None
-    is_clean: bool
+    has_marker: bool
 
 
 class OfflineLogs:
@@ -131,7 +136,7 @@ class OfflineLogs:
         )
 
     def __enter__(self) -> Self:
-        """Lock the data directories. Raises JobError when a broker runs on one of them."""
+        """Lock the data directories. Raises JobError if one is locked, as by a broker, and KafkaStorageError."""
         try:
             for path in self.data_directories:
                 self._claim(path)
@@ -143,6 +148,7 @@ class OfflineLogs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Restore the markers if the work has succeeded, and unlock the directories."""
         if error is None:
             for path, content in self._markers.items():
                 self._file_system.replace_file(os.path.join(path, CLEAN_SHUTDOWN_FILE), content)
@@ -211,7 +217,7 @@ class OfflineLogs:
             checkpoints.starts.get(partition, 0),
             checkpoints.recovery_points.get(partition, 0),
             None if checkpoints.high_watermarks is None else checkpoints.high_watermarks.get(partition, 0),
-            checkpoints.is_clean,
+            checkpoints.has_marker,
             sum(entry.size for entry in files if entry.name.endswith(".log")),
         )
 
