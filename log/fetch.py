@@ -1,4 +1,4 @@
-"""Read path of a log: from an offset to a slice of a segment's file, without a lock.
+"""Read path of a log: from an offset to a slice of a segment's file, without the log's lock unless there is an error.
 
 A read copies the published end of the log once, takes the segment snapshot, and returns::
 
@@ -117,7 +117,7 @@ def _read_at(log: UnifiedLog, wanted: FetchArguments, isolation: FetchIsolation)
         if offset == end.offset:
             log.tail_hint = _new_tuple(TailHint, (offset, end.base_offset, end.position, version))
         return FetchDataInfo(b"", offset, [] if isolation is _TXN_COMMITTED else None)
-    bound = end if upper == end.offset else _find_bound(log, upper)
+    bound = end if upper == end.offset else _find_bound(log, upper, version)
     hint = log.tail_hint
     if hint.offset == offset and hint.version == version and hint.base_offset == bound.base_offset:
         size = bound.position - hint.position
@@ -147,18 +147,18 @@ def _out_of_range(log: UnifiedLog, offset: int) -> OffsetOutOfRangeError:
     )
 
 
-def _find_bound(log: UnifiedLog, upper: int) -> LogEnd:
-    """Find segment and byte of an offset below the log end. The last result is remembered, because the last stable
-    offset stays the same while a transaction is open.
+def _find_bound(log: UnifiedLog, upper: int, version: int) -> LogEnd:
+    """Find segment and byte of an offset below the log end. The last result is remembered while the log has the same
+    version, because the last stable offset stays the same while a transaction is open.
     """
-    segments = log.segments
-    remembered, of_segments = log.bound_hint
-    if remembered.offset == upper and of_segments is segments:
+    remembered, of_version = log.bound_hint
+    if remembered.offset == upper and of_version == version:
         return remembered
+    segments = log.segments
     segment = segments.floor(upper) or segments.first
     found = segment.translate_offset(upper)
     bound = LogEnd(upper, segment.base_offset, segment.size if found is None else found.position)
-    log.bound_hint = (bound, segments)
+    log.bound_hint = (bound, version)
     return bound
 
 

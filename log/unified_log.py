@@ -1,10 +1,8 @@
 # cython: wraparound=True, boundscheck=True
-"""The log of one partition: it appends, reads by isolation level, rolls, truncates and replaces segments.
-
-Order of steps::
+"""The log of one partition: it appends, reads by isolation level, rolls, truncates and replaces segments::
 
     append   validate and assign offsets -> producer check -> roll? -> one pwrite -> publish ``end`` -> producer state
-    read     copy ``end`` -> segment snapshot -> find the bytes -> slice       (``tidelog.log.fetch``; no lock)
+    read     copy ``end`` -> segment snapshot -> find the bytes -> slice       (``tidelog.log.fetch``)
 
 Invariants:
 
@@ -13,11 +11,11 @@ Invariants:
 - the active segment is the last of ``segments``; offsets in segment n are below the base offset of segment n + 1;
 - records below ``recovery_point`` are synced, and so are the index entries of transactions aborted below it.
 
-There is one lock, held for append, roll, truncation, swaps and changes of the offsets. A flush syncs without the lock.
-Attributes are published by one assignment (an int, a tuple, an immutable snapshot) and read without the lock. Work on
-files by name without the lock is done within ``files`` (``tidelog.log.file_use``); deletion waits for it. Retention and
-segment swaps are in ``tidelog.log.retention``, look-up by time in ``tidelog.log.timestamps``, recovery in
-``tidelog.log.recovery.loader``.
+``lock`` is held for append, roll, truncation, the renames of a swap and changes of the offsets; a flush syncs without
+it. Attributes are published by one assignment (an int, a tuple, an immutable snapshot). Reads take the lock only after
+an error, to see whether the log has changed. Files are opened by name without the lock only within ``files``
+(``tidelog.log.file_use``), for which deletion waits. Retention and swaps are in ``tidelog.log.retention``, look-up by
+time in ``tidelog.log.timestamps``, recovery in ``tidelog.log.recovery.loader``.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ from tidelog.log.retention import (
     swap_segments,
     whole_or_out_of_service,
 )
-from tidelog.log.segment.segment import LogSegment, flush_indices, seal
+from tidelog.log.segment.segment import LogSegment, find_cut, flush_indices, seal
 from tidelog.log.segment.segments import LogSegments
 from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.timestamps import TimestampAndOffset, find_offset_by_timestamp
@@ -101,7 +99,7 @@ class LogParts(NamedTuple):
 
 _CLIENT = AppendOrigin.CLIENT
 NO_TAIL = TailHint(-1, -1, -1, -1)
-NO_BOUND = LogEnd(-1, -1, -1), None
+NO_BOUND = LogEnd(-1, -1, -1), -1
 UNBOUND = 2**63 - 1
 """An offset above all others."""
 
@@ -195,7 +193,7 @@ class UnifiedLog:
         """Validate a client's ``records`` before :meth:`append_as_leader`, and give them offsets. The buffer is changed
         in place.
 
-        Raises what the validator raises. Any thread, no lock.
+        Raises what the validator raises. Any thread, without the lock.
         """
         return self._validator.validate_and_assign_offsets(
             records, self.log_end_offset, leader_epoch, self._time.milliseconds(), _CLIENT, budget
@@ -366,7 +364,7 @@ class UnifiedLog:
         ``min_one_message`` the first batch is complete whatever its size.
 
         With ``prove`` it proves transaction indices (``tidelog.log.index_proof``) from complete segments, else raises
-        UnprovenIndexError. Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError. Any thread, no lock.
+        UnprovenIndexError. Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError. Any thread.
         """
         if self._directory_state.failure is not None:
             raise self._unavailable()
@@ -383,7 +381,7 @@ class UnifiedLog:
 
     def fetch_offset_by_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
         """Find the first record at or after ``timestamp`` (ms); -1 to -5 are the special values of ListOffsets that
-        ``tidelog.log.timestamps`` names. Any thread, no lock.
+        ``tidelog.log.timestamps`` names. Any thread.
 
         Source: ListOffsets v0 to v10.
         """
@@ -397,7 +395,7 @@ class UnifiedLog:
             raise
 
     def collect_aborted_transactions(self, start: int, end: int) -> list[AbortedTxn]:
-        """Collect the aborted transactions that overlap offsets [``start``, ``end``). Any thread, no lock."""
+        """Collect the aborted transactions that overlap offsets [``start``, ``end``). Any thread."""
         return collect_aborted(self, self.segments.values(start, self.log_end_offset), start, end)
 
     # ---- offsets
@@ -472,7 +470,7 @@ class UnifiedLog:
         self.end = LogEnd(offset, active.base_offset, active.size)
         self.log_end_offset = offset
         self.tail_hint = NO_TAIL
-        self.bound_hint: tuple[LogEnd, LogSegments | None] = NO_BOUND
+        self.bound_hint: tuple[LogEnd, int] = NO_BOUND
 
     # ---- roll, flush, truncate
 
@@ -568,7 +566,8 @@ class UnifiedLog:
         self._directory_state.sync_names(file_system, self._directory_number)
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop all records from ``offset`` on; return False if there are none. Raises KafkaStorageError."""
+        """Drop the batch that holds ``offset`` and all later ones; return False if there are none. Raises
+        KafkaStorageError."""
         with self.lock, whole_or_out_of_service(self):
             self._ensure_open()
             if offset >= self.log_end_offset:
@@ -577,15 +576,17 @@ class UnifiedLog:
             if offset < self.segments.first.base_offset or offset <= self.log_start_offset:
                 self.truncate_fully_and_start_at(offset)
                 return True
-            self._lower_offsets(offset)
+            last = self.segments[self.segments.floor_index(offset)]
+            cut = find_cut(last, offset)
+            self._lower_offsets(LogEnd(offset, last.base_offset, cut.position))
             remove_segments(self, [s for s in self.segments if s.base_offset > offset])
-            self.segments.active.truncate_to(offset)
+            last.truncate_to(cut)
             end = self.segments.active.read_next_offset()
             # The batch that held ``offset`` was removed as a whole: the end may lie below it, even below the log start.
             if end < self.log_start_offset:
                 self.truncate_fully_and_start_at(self.log_start_offset)
                 return True
-            self._lower_offsets(end)
+            self._lower_offsets(self.end._replace(offset=end))
             self._publish_end(end)
             self.leader_epochs.truncate_from_end(end)
             rebuild_readable_state(self.producer_state, self.segments, self.log_start_offset, end)
@@ -596,7 +597,7 @@ class UnifiedLog:
         """Drop every record; the next one gets ``offset``. Raises KafkaStorageError."""
         with self.lock, whole_or_out_of_service(self):
             self._ensure_open()
-            self._lower_offsets(offset)
+            self._lower_offsets(LogEnd(offset, self.segments.first.base_offset, 0))
             delete_segments(self, self.segments)  # readers go on with them until the new one is there
             new = LogSegment.create(self.directory, offset, self.config, self.environment.file_system, self._time)
             self.segments = LogSegments((new,))
@@ -606,8 +607,9 @@ class UnifiedLog:
             self.log_start_offset = self.high_watermark = self.last_stable_offset = offset
             self._publish_end(offset)
 
-    def _lower_offsets(self, offset: int) -> None:
-        """Lower all published offsets to ``offset`` before a truncation, so that no new reader gets removed bytes."""
+    def _lower_offsets(self, end: LogEnd) -> None:
+        """Lower all published offsets to ``end`` before a truncation, so that no new reader gets removed bytes."""
+        offset = end.offset
         self.recovery_point = min(self.recovery_point, offset)
         self.index_bound = min(self.index_bound, offset)
         self.clean_bound = min(self.clean_bound, offset)
@@ -617,7 +619,7 @@ class UnifiedLog:
         self._cuts += 1
         self._opened_end = -1
         self.log_end_offset = offset
-        self.end = self.end._replace(offset=offset)
+        self.end = end
 
     # ---- housekeeping
 
@@ -671,8 +673,7 @@ class UnifiedLog:
                 flush_indices(self.segments.active)
 
     def abandon(self) -> None:
-        """Stop the work on a deleted partition's files: wait for the threads within ``files``, and forbid opening a
-        file by its name.
+        """Stop the work on a deleted partition's files: wait for threads within ``files``, and let none open a file.
 
         Open files stay open for their readers. It blocks; the caller may not hold the lock or be within ``files``.
         """

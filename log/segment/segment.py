@@ -60,6 +60,13 @@ class SegmentPosition(NamedTuple):
     size: int
 
 
+class SegmentCut(NamedTuple):
+    """Place at which a segment is truncated: byte ``position``. Index entries from ``offset`` on are removed."""
+
+    position: int
+    offset: int
+
+
 class SegmentRead(NamedTuple):
     """A slice of a segment: ``size`` bytes from ``position``; ``first_size`` is the size of its first batch, 0 if not
     known."""
@@ -337,14 +344,12 @@ class LogSegment:
 
     # ---- truncate, flush, files
 
-    def truncate_to(self, offset: int) -> int:
-        """Drop batches from the one that holds ``offset`` on, or from a damaged one before it; return the number of
-        bytes removed. Under the log's lock."""
-        position, offset = _find_cut(self, offset)
-        self.offset_index.truncate_to(offset)
-        self.time_index.truncate_to(offset)
-        self.transaction_index.truncate_to(offset)
-        removed = self.records.truncate_to(position)
+    def truncate_to(self, cut: SegmentCut) -> int:
+        """Drop the batches from ``cut`` on; return the number of bytes removed. Under the log's lock."""
+        self.offset_index.truncate_to(cut.offset)
+        self.time_index.truncate_to(cut.offset)
+        self.transaction_index.truncate_to(cut.offset)
+        removed = self.records.truncate_to(cut.position)
         if self.records.size == 0:
             self._created_ms = self._time.monotonic_ms()
             self._rolling_timestamp = None
@@ -466,8 +471,9 @@ def _readable_headers(segment: LogSegment, position: int) -> Iterator[BatchHeade
             position = find_resume_position(segment.records, position, size, indexed)
 
 
-def _find_cut(segment: LogSegment, offset: int) -> tuple[int, int]:
-    """Find the byte at which a truncation to ``offset`` cuts, and the offset from which on index entries go.
+def find_cut(segment: LogSegment, offset: int) -> SegmentCut:
+    """Find where a truncation to ``offset`` cuts: before the batch that holds it, or before a damaged one in front of
+    that. Under the log's lock.
 
     The batches between a damaged header and ``offset`` cannot be told from those to be removed, so they are removed
     too: a follower gets them from its leader again.
@@ -478,13 +484,13 @@ def _find_cut(segment: LogSegment, offset: int) -> tuple[int, int]:
         try:
             for header in segment.headers(position):
                 if header.last_offset >= offset:
-                    return header.position, offset
+                    return SegmentCut(header.position, offset)
                 position, end = header.position + header.size, header.last_offset + 1
-            return position, offset
+            return SegmentCut(position, offset)
         except CorruptMessageError as error:
             logger.error("records up to offset %d are removed with those after it: %s", offset - 1, error)
         if position > entry.position or position == 0:
-            return position, end
+            return SegmentCut(position, end)
         offset = entry.offset  # the entry's own batch is damaged: begin at the entry before it
 
 

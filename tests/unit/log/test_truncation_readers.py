@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.faulty_file_system import FaultyFileSystem
 from tests.support.logs import LogBench, append, batch, read_bytes, values
@@ -30,10 +33,10 @@ class Observed(FaultyFileSystem):
         super().step(operation, path, partly)
 
 
-def read_everything(log: UnifiedLog, kept: int) -> None:
+def read_everything(log: UnifiedLog, kept: int, removed: int = RECORDS) -> None:
     """Do what consumers, followers, the cleaner and metrics do without the log's lock.
 
-    The first ``kept`` offsets must be there.
+    The first ``kept`` offsets must be there, and none from ``removed`` on.
     """
     for isolation in FetchIsolation:
         for offset in range(RECORDS + 6):
@@ -43,6 +46,7 @@ def read_everything(log: UnifiedLog, kept: int) -> None:
                 assert offset >= kept
                 continue
             assert not found or next(iter(iter_batches(found))).last_offset >= offset
+            assert all(entry.last_offset < removed for entry in iter_batches(found))
             assert found or offset >= kept or isolation is not FetchIsolation.LOG_END
     assert log.segments.active.base_offset >= 0
     assert log.size_bytes >= 0
@@ -74,3 +78,26 @@ def test_readers_find_segments_at_each_step_of_a_truncation(tmp_path: Path, name
     read_everything(log, kept)
     assert append(log, batch(1, value=b"new")).first_offset == log.log_end_offset - 1
     assert values(log, log.log_end_offset - 1) == {log.log_end_offset - 1: b"new"}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    at=st.floats(0, 1),
+    committed=st.floats(0, 1),
+    name=st.sampled_from(["truncate_to", "truncate_fully_and_start_at"]),
+)
+def test_no_reader_gets_a_removed_record_during_a_truncation(
+    sizes: list[int], at: float, committed: float, name: str
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        disk = Observed(root)
+        log = LogBench(root, disk, segment_bytes=300, index_interval_bytes=0).open()
+        for size in sizes:
+            log.append_as_leader(memoryview(batch(size)), leader_epoch=0)
+        end = log.log_end_offset
+        offset = round(at * end)
+        log.update_high_watermark(round(committed * end))
+        disk.look = lambda: read_everything(log, 0, removed=offset)
+        getattr(log, name)(offset)
+        assert log.high_watermark <= offset

@@ -11,7 +11,7 @@ from tests.support.logs import NOW_MS, LogBench, append, batch
 from tidelog.log.config import LogConfig
 from tidelog.log.index.time_index import TimestampOffset
 from tidelog.log.segment import segment as segment_module
-from tidelog.log.segment.segment import LogSegment
+from tidelog.log.segment.segment import LogSegment, find_cut
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
 
@@ -46,7 +46,7 @@ def test_a_segment_is_full_when_one_of_its_indices_is(tmp_path: Path, slots: int
         fullness.append(is_full)
         assert segment.should_roll(1 << 20, MAX_INT64, 100, timestamp, offset) == is_full, offset
         if offset == 12:
-            segment.truncate_to(6)
+            segment.truncate_to(find_cut(segment, 6))
         timestamp += step
         segment.append(batch(1), offset, timestamp, offset)
     assert True in fullness
