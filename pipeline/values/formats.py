@@ -6,6 +6,7 @@ import base64
 import io
 import re
 from collections.abc import Callable, Mapping
+from decimal import Context, Decimal
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -194,12 +195,43 @@ def checked_bounds(schema: RegisteredSchema, parsed: Any, named: Mapping[str, An
     return bounds
 
 
+_DECIMAL = "decimal-of-its-precision"
+"""Name of the logical type by which fastavro finds ``_read_decimal``."""
+
+
+def _read_decimal(data: Any, node: Any, _: object = None) -> Decimal:
+    """Read the bytes of a decimal by a node of a parsed schema. fastavro's own reader rounds to the precision, and takes
+    27 s for 500,000 bytes.
+
+    Raises ValueError if the value has more digits than the precision.
+    """
+    unscaled, digits = int.from_bytes(data, "big", signed=True), node["precision"]
+    if abs(unscaled) >= 10**digits:
+        raise ValueError(f"a decimal of {len(data)} bytes has more than {digits} digits")
+    return Decimal(unscaled).scaleb(-node.get("scale", 0), Context(prec=_MAX_DIGITS))
+
+
+def _read_own_decimals(node: Any) -> None:
+    """Change a parsed schema in place, so that ``_read_decimal`` reads its decimals."""
+    if isinstance(node, list):
+        for one in node:
+            _read_own_decimals(one)
+    elif isinstance(node, dict):
+        if node.get("logicalType") == "decimal":
+            node["logicalType"] = _DECIMAL
+        for name in ("type", "items", "values", "fields"):
+            _read_own_decimals(node.get(name))
+
+
 def _avro_reader(schema: RegisteredSchema) -> Reader:
     import fastavro
+    from fastavro.read import LOGICAL_READERS
 
     named: dict[str, Any] = {}
     parsed = parsed_avro(schema, named, set())
     checked_bounds(schema, parsed, named)
+    _read_own_decimals([parsed, *named.values()])
+    LOGICAL_READERS.update({f"{kind}-{_DECIMAL}": _read_decimal for kind in ("bytes", "fixed")})
 
     def read(payload: bytes) -> Any:
         stream = io.BytesIO(payload)
@@ -477,8 +509,6 @@ def _protobuf_reader(schema: RegisteredSchema) -> Reader:
 
 def _convert_message(message: Any) -> Any:
     """Convert a message to a dictionary. A field that is not set is None if it has presence, else its default."""
-    from decimal import Decimal
-
     if message.DESCRIPTOR.full_name == "google.protobuf.Timestamp":
         return message.seconds * 1_000_000 + message.nanos // 1000
 

@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -596,11 +597,34 @@ def test_types_widen_and_are_pinned() -> None:
     assert inferred_type([b"[1]", b"1", None]) is None
 
 
-def test_a_decimal_of_many_bytes_is_a_dead_letter() -> None:
-    """It ended each run with a traceback."""
-    kind = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
-    text = json.dumps({"type": "record", "name": "P", "fields": [{"name": "price", "type": kind}]})
+PRICE = {"name": "Price", "precision": 4, "scale": 2, "logicalType": "decimal"}
+
+
+def read_prices(payload: bytes, **kind: Any) -> Any:
+    """Decode a record of an optional decimal and a list of decimals; a fixed type has its name in the second place."""
+    fields = [
+        {"name": "one", "type": ["null", {**PRICE, **kind}]},
+        {"name": "more", "type": {"type": "array", "items": "Price" if kind["type"] == "fixed" else {**PRICE, **kind}}},
+    ]
+    text = json.dumps({"type": "record", "name": "P", "fields": fields})
+    return reader_of(RegisteredSchema(1, "AVRO", text))(payload)
+
+
+@pytest.mark.parametrize("value", [9999, -9999, 0, -1, 120])
+def test_decimals_are_exact_up_to_their_precision(value: int) -> None:
+    number = Decimal(value) / 100
+    for size in (2, 6):
+        data = value.to_bytes(size, "big", signed=True)
+        counted = bytes([2 * size]) + data
+        read = read_prices(b"\2" + counted + b"\4" + counted * 2 + b"\0", type="bytes")
+        assert read == {"one": number, "more": [number, number]}
+        assert read_prices(b"\2" + data + b"\4" + data * 2 + b"\0", type="fixed", size=size) == read
+
+
+@pytest.mark.parametrize("data", [b"\x27\x10", b"\xd8\xf0", b"\1" * 500_000], ids=len)
+def test_a_decimal_beyond_its_precision_is_a_dead_letter(data: bytes) -> None:
+    """It was rounded; one of many bytes took minutes."""
     stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, fastavro.parse_schema("bytes"), b"\1" * 500_000)
-    with pytest.raises(UndecodableError, match="it is not of schema 1"):
-        reader_of(RegisteredSchema(1, "AVRO", text))(stream.getvalue())
+    fastavro.schemaless_writer(stream, fastavro.parse_schema("bytes"), data)
+    with pytest.raises(UndecodableError, match=rf"a decimal of {len(data)} bytes has more than 4 digits"):
+        read_prices(b"\2" + stream.getvalue() + b"\0", type="bytes")
