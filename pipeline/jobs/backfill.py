@@ -139,9 +139,7 @@ def _field(path: str, field: Any) -> Any:
     import pyarrow.types as kinds
 
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-    is_bytes = any(
-        check(field.type) for check in (kinds.is_binary, kinds.is_string, kinds.is_large_binary, kinds.is_large_string)
-    )
+    is_bytes = _is_text_or_bytes(field.type)
     known = {
         "key": (is_bytes, pa.binary(), "string or binary"),
         "value": (is_bytes, pa.binary(), "string or binary"),
@@ -165,9 +163,14 @@ def _are_headers(kind: Any) -> bool:
     if not kinds.is_list(kind) or not kinds.is_struct(kind.value_type):
         return False
     found = {field.name: field.type for field in kind.value_type}
-    return set(found) == {"key", "value"} and all(
-        kinds.is_string(one) or kinds.is_binary(one) for one in found.values()
-    )
+    return set(found) == {"key", "value"} and all(_is_text_or_bytes(one) for one in found.values())
+
+
+def _is_text_or_bytes(kind: Any) -> bool:
+    import pyarrow.types as kinds
+
+    checks = (kinds.is_binary, kinds.is_string, kinds.is_large_binary, kinds.is_large_string)
+    return any(check(kind) for check in checks)
 
 
 def backfill_file(plan: BackfillPlan) -> BackfillResult:
@@ -213,7 +216,8 @@ def _convert(path: str, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBa
     for field, column in zip(schema, batch.columns, strict=True):
         try:
             if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-                column = pc.floor_temporal(column, unit="microsecond")
+                # In UTC: in another zone, a local time that comes twice would be an error.
+                column = pc.floor_temporal(column.cast(pa.timestamp("ns", tz="UTC")), unit="microsecond")
             columns.append(column.cast(field.type))
         except pa.ArrowException as error:
             raise BadRequestError(f"{path}: column {field.name} has a value that cannot be written: {error}") from error

@@ -273,6 +273,23 @@ def test_times_of_other_programs_are_rounded_down(tmp_path: Path) -> None:
         ]
 
 
+def test_an_hour_that_comes_twice_in_its_zone_is_written(tmp_path: Path) -> None:
+    """A DataFrame of pandas has nanoseconds in a zone; in autumn a local time may stand for either of two."""
+    first = 1_729_989_000 * 1_000_000
+    times = pa.array([first * 1000, (first + 3_600_000_000) * 1000 + 999], pa.timestamp("ns", "Europe/Berlin"))
+    path = parquet(tmp_path / "f.parquet", value=["x", "y"], timestamp=times)
+    (batch,) = backfill._rows(str(path), 0)
+    assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [first, first + 3_600_000_000]
+
+
+def test_headers_of_large_types_are_written(tmp_path: Path) -> None:
+    header = pa.struct([("key", pa.large_string()), ("value", pa.large_binary())])
+    headers = pa.array([[{"key": "h", "value": b"1"}], None], pa.list_(header))
+    path = parquet(tmp_path / "f.parquet", value=["x", "y"], headers=headers)
+    (batch,) = backfill._rows(str(path), 0)
+    assert batch.column("headers").to_pylist() == [[{"key": "h", "value": b"1"}], None]
+
+
 def test_a_value_that_does_not_fit_names_its_file_and_column(tmp_path: Path) -> None:
     path = parquet(tmp_path / "f.parquet", value=["x"], partition=[1 << 40])
     with pytest.raises(
