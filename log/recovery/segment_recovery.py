@@ -45,9 +45,11 @@ from tidelog.log.segment.batch_scan import (
 from tidelog.log.segment.segment import LogSegment
 from tidelog.log.system.reserve import write_if_room
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
-from tidelog.protocol.record.record_batch import RECORD_BATCH_OVERHEAD
+from tidelog.protocol.record.record_batch import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 
 logger = logging.getLogger(__name__)
+
+_ANY_TIME = (1 << 63) - 1
 
 
 class LogLoadError(KafkaStorageError):
@@ -400,16 +402,26 @@ def end_after_entries(segment: LogSegment, interval_bytes: int) -> int | None:
     """
     index, end = segment.offset_index, segment.base_offset
     start = index.entry(index.entries - 1).position if index.entries else 0
-    position = start
+    position, has_room, latest = start, index.room > 0, _latest_indexed(segment)
     try:
         for header in _headers_in_order(segment, start, end):
-            is_due = header.position - start > interval_bytes
-            if is_due and has_index_room(segment, segment.time_index.last_entry):
+            has_room = has_room and header.max_timestamp <= latest
+            if has_room and header.position - start > interval_bytes:
                 return None
             position, end = header.position + header.size, header.last_offset + 1
     except CorruptMessageError:
         return None
     return end if position == segment.size else None
+
+
+def _latest_indexed(segment: LogSegment) -> int:
+    """Return the largest timestamp up to which batches can still have index entries: that of the last entry of a full
+    time index, without the one that a roll added; of another, any."""
+    index = segment.time_index
+    if index.room > 0:
+        return _ANY_TIME
+    last = index.max_entries - index.RESERVED_SLOTS - 1
+    return index.entry(last).timestamp if last >= 0 else NO_TIMESTAMP
 
 
 def _time_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:

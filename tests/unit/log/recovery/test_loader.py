@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.faulty_file_system import FaultyFileSystem
-from tests.support.logs import LogBench, append, batch, producer_batch, values
+from tests.support.logs import NOW_MS, LogBench, append, batch, producer_batch, values
 from tidelog.log.config import LogConfig
 from tidelog.log.files.checkpoints import LEADER_EPOCH_FILE
 from tidelog.log.index.transaction_index import AbortedTxn
@@ -146,6 +146,29 @@ def test_an_index_too_full_for_lowered_limits_is_rebuilt_up_to_them(tmp_path: Pa
         assert len(log.segments) == 2, "a full index ends the segment"
         assert log.segments[0].offset_index.entries == 10
         log.close()
+
+
+@pytest.mark.parametrize("index_bytes", [20, 60, 80, 81, 96, 240])
+@pytest.mark.parametrize("step", [0, 1], ids=["equal times", "rising times"])
+def test_an_index_that_is_full_after_a_rebuild_is_not_rebuilt_at_each_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index_bytes: int, step: int
+) -> None:
+    """With rising times the time index is full first, before the offset index."""
+    bench = LogBench(str(tmp_path), index_interval_bytes=100)
+    log = bench.open()
+    for number in range(60):
+        append(log, batch(value=b"v" * 200, timestamp=NOW_MS + number * step))
+    log.roll()
+    paths = log.segments[0].offset_index.path, log.segments[0].time_index.path
+    log.close()
+    bench.config = LogConfig({"index.interval.bytes": 100, "segment.index.bytes": index_bytes})
+    for path in paths:
+        os.unlink(path)
+    bench.open(clean=True).close()
+    rebuilt = [Path(path).read_bytes() for path in paths]
+    monkeypatch.setattr("tidelog.log.recovery.loader.rebuild_indices", None)
+    bench.open(clean=True).close()
+    assert [Path(path).read_bytes() for path in paths] == rebuilt
 
 
 def test_entries_that_contradict_the_records_are_counted_and_logged(
