@@ -427,25 +427,30 @@ def _read_metadata(path: str) -> MetadataImage | None:
 def _finder_of_replicated(arguments: SimpleNamespace) -> Callable[[], frozenset[tuple[str, int]]]:
     """Return a function that reads from the data directories' metadata which partitions have several replicas.
 
-    It prints a line, once, for metadata that cannot be read: all records of such a directory count as committed.
+    It prints a line, once, for metadata that cannot be read: what was read before counts then, and if there is nothing,
+    all records of such a directory count as committed.
     """
     from tidelog.pipeline.job_errors import JobError
 
-    told = set[str]()
+    told, known = set[str](), dict[str, set[tuple[str, int]]]()
 
     def find() -> frozenset[tuple[str, int]]:
-        found = set[tuple[str, int]]()
         for path in map(str.strip, arguments.path.split(",")):
             try:
                 image = _read_metadata(path)
             except JobError as error:
-                if path not in told:
+                if path not in known and path not in told:
                     told.add(path)
                     _complain(arguments, JobError(f"{error}; all records in {path} count as committed"))
                 continue
-            for topic in image.topics.values() if image is not None else ():
-                found |= {(topic.name, number) for number, one in enumerate(topic.partitions) if len(one.replicas) > 1}
-        return frozenset(found)
+            topics = image.topics.values() if image is not None else ()
+            known[path] = {
+                (topic.name, number)
+                for topic in topics
+                for number, one in enumerate(topic.partitions)
+                if len(one.replicas) > 1
+            }
+        return frozenset().union(*known.values())
 
     return find
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -465,6 +466,17 @@ def test_metadata_that_cannot_be_read_do_not_stop_an_export(
     printed = capsys.readouterr()
     assert printed.err.count(f"; all records in {member.path} count as committed") == 1
     assert printed.out.splitlines()[1].startswith("orders-0 complete through offset 499,")
+
+
+def test_metadata_that_cannot_be_read_meanwhile_do_not_make_records_committed(member: DataDirectory) -> None:
+    """A running member may remove a snapshot between the listing and the reading of the directory."""
+    find = pipeline_command._finder_of_replicated(SimpleNamespace(path=str(member.path), job="export"))
+    assert find() == {("orders", 0)}
+    damaged = member.path / METADATA_DIRECTORY / f"{1:020d}-{1:010d}.checkpoint"
+    damaged.touch()
+    assert find() == {("orders", 0)}
+    damaged.unlink()
+    assert find() == {("orders", 0)}
 
 
 def test_a_replay_of_one_members_directory_ends_at_the_known_high_watermark(
