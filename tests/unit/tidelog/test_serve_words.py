@@ -94,3 +94,22 @@ async def test_the_end_of_the_input_stops_the_broker_once(*, is_terminal: bool) 
     assert stops == ["stop"]
     assert not loop.remove_reader(reading)
     os.close(reading)
+
+
+async def test_input_that_another_process_reads_first_does_not_stop_the_broker() -> None:
+    """Processes share the pipe or terminal, and one of them may have made its reads non-blocking."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    loop, stops = asyncio.get_running_loop(), list[str]()
+    loop.add_reader(reading, lambda: os.read(reading, 100))
+    os.write(writing, b"typed\n")
+    ours = os.dup(reading)  # its callback runs in the same turn, after the one that has read everything
+    stop_at_end_of_input(loop, ours, lambda: stops.append("stop"))
+    await asyncio.sleep(0.01)
+    assert stops == []
+    loop.remove_reader(reading)
+    os.close(writing)
+    await asyncio.sleep(0.01)
+    assert stops == ["stop"]
+    for descriptor in (reading, ours):
+        os.close(descriptor)

@@ -263,6 +263,8 @@ def stop_at_end_of_input(loop: AbstractEventLoop, descriptor: int, stop: Callabl
     def read() -> None:
         try:
             is_open = bool(os.read(descriptor, 1024))
+        except BlockingIOError:  # another process has read what was there
+            return
         except OSError:  # a terminal that was closed
             is_open = False
         if not is_open:
