@@ -42,7 +42,8 @@ MIN_MILLISECONDS, MAX_MILLISECONDS = -(2**63 // 1000), (2**63 - 1) // 1000
 
 class Damage(NamedTuple):
     """Bytes of a slice's file that could not be read, and the reason; ``offset`` of their first record, -1 when
-    unknown. If only a record's time is the reason, ``offset`` is that record's, and the bytes are those of its batch.
+    unknown. If only a record's time is the reason, ``offset`` is that record's, and the bytes are those of its batch;
+    they are empty if an earlier record of the batch has them.
     """
 
     piece: SegmentSlice
@@ -151,12 +152,15 @@ class _Reading:
 
 
 def _after_damage(reading: _Reading, damage: CorruptBatchError, file: OpenSegment, keep: Keep) -> SegmentSlice:
-    """Pass the damaged bytes to ``keep`` and return the slice after them, which may have no offsets."""
+    """Pass the damaged bytes to ``keep``, if they may have wanted records. Return the slice after them, which may have
+    no offsets."""
     piece = reading.piece
     end = min(piece.end_position, file.size)
     indexed = indexed_batches(SegmentFile(piece.base_offset, piece.path), damage.position)
     target = find_resume_position(file, damage.position, end, indexed)
     start = _first_offset(file, target, end)
+    if 0 <= start <= piece.start_offset:  # only offsets before the slice's are lost
+        return replace(piece, start_position=target)
     data = file.read_at(damage.position, min(target - damage.position, KEPT_BYTES))
     size = target - damage.position
     start = max(reading.next_offset, damage.expected, start) if target < end else piece.end_offset
@@ -192,10 +196,12 @@ def _slices_around_strange_times(reading: _Reading, file: OpenSegment, keep: Kee
     rest = replace(reading.piece, start_offset=reading.next_offset)
     found: list[SegmentSlice] = []
     for header, batch, times in _batches_of(file, rest, _find_strange_times(rest, reading.options)):
-        data = bytes(batch[:KEPT_BYTES])
+        data, given = bytes(batch[:KEPT_BYTES]), ""
         for offset, timestamp in times:
             reason = f"timestamp {timestamp} ms does not fit microseconds in 64 bits"
-            keep(Damage(rest, offset, header.position, header.size, reason, data))
+            keep(Damage(rest, offset, header.position, header.size, reason + given, data))
+            # Once for each batch: 10,000 times in nanoseconds may be in 1 MB.
+            data, given = b"", f"; its batch is given with offset {times[0][0]}"
             found.append(_slice_before(rest, header, offset))
             start = header.position if offset < header.last_offset else header.position + header.size
             rest = replace(rest, start_position=start, start_offset=offset + 1)
