@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tidelog.log.files.checkpoints import LEADER_EPOCH_FILE, CheckpointCorruptError
+from tidelog.log.files.checkpoints import LEADER_EPOCH_FILE
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.audit import buckets as audit_buckets
 from tidelog.pipeline.audit.buckets import Buckets
@@ -45,6 +45,7 @@ from tidelog.pipeline.plan.log_watch import Partition
 from tidelog.pipeline.plan.offsets import log_bounds
 from tidelog.pipeline.plan.selection import PartitionDirectory
 from tidelog.pipeline.plan.transactions.aborted import aborted_transactions
+from tidelog.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -248,10 +249,10 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
 
 
 def _clean_below(directory: str, partition: TopicPartition) -> int:
-    """Return the offset up to which the cleaner has worked; 0 when it has not, or the checkpoint is damaged."""
+    """Return the offset up to which the cleaner has worked; 0 when it has not, or the checkpoint cannot be read."""
     try:
         return checkpointed_below(partition, directory)
-    except CheckpointCorruptError:
+    except KafkaStorageError:
         return 0
 
 
@@ -300,7 +301,7 @@ def _check_files(partition: Partition, found: PartitionAudit) -> None:
     bases = [segment.base_offset for segment in found.segments]
     end = partition.bounds.end
     if ends.end > end:  # a live broker may have appended records and written the checkpoint since
-        end = log_bounds(directory).end
+        end = log_bounds(directory, accepts_damage=True).end
     faults += check_small_files(directory.path, bases, max(end, ends.end))
     if bases and 0 <= ends.start < bases[0]:
         found.gaps.insert(0, Gap(ends.start, bases[0], "lost"))

@@ -44,7 +44,7 @@ class LogSource:
 
     def partitions(self, *, accepts_damage: bool = False) -> list[Partition]:
         """Find the partitions with their bounds: first, last and last stable offset. ``accepts_damage``: a partition
-        whose metadata cannot be read has no topic id; otherwise it is an error. Raises PipelineError.
+        whose metadata cannot be read has no topic id, and checkpoints may be unreadable. Raises PipelineError.
         """
         return find_bounds(
             SourceOptions(

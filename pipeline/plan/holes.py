@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
+from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, read_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.segment.batch_scan import BatchHeader
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError
@@ -37,6 +37,7 @@ from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.stamps import Stamp, stamp_of
 from tidelog.pipeline.files.storage import files_at
 from tidelog.pipeline.plan.rows import LostRange
+from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.record.record_batch import DELETE_HORIZON_MASK, MAGIC_V2
 
 logger = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ class Holes:
     def _checkpoint_explains(self, hole: Hole) -> bool:
         try:
             below = checkpointed_below(self._partition, self._directory)
-        except CheckpointCorruptError:
+        except KafkaStorageError:
             return False
         self.cleaned_below = max(self.cleaned_below, below)
         return hole.end <= below or (hole.is_in_file and hole.before.base_offset < below)
@@ -148,7 +149,7 @@ class Holes:
             return f"there is no {path}, so nothing says that they were compacted"
         try:
             below = checkpointed_below(self._partition, self._directory)
-        except CheckpointCorruptError as error:
+        except KafkaStorageError as error:
             return f"nothing says that they were compacted: {error}"
         return f"{path} says that the log was compacted below offset {below}" if below else (
             f"it was never compacted, {path} has no entry for it"
@@ -158,7 +159,7 @@ class Holes:
 def checkpointed_below(partition: TopicPartition, directory: str) -> int:
     """Return the offset up to which the cleaner has worked in the log of ``directory``; 0 when it has not worked there.
 
-    Raises CheckpointCorruptError.
+    Raises KafkaStorageError when the checkpoint cannot be read.
     """
     path = os.path.join(os.path.dirname(directory), CLEANER_OFFSET_FILE)
     stamp = stamp_of(path)

@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tidelog.log.files.checkpoints import read_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.errors import OffsetRangeError
 from tidelog.pipeline.files.read_count import ReadCount
 from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.files.stamps import Stamp, settled_stamp_of, stamp_of
-from tidelog.pipeline.files.storage import files_at, for_each
+from tidelog.pipeline.files.storage import for_each
 from tidelog.pipeline.options.offset_json import PartitionOffsets
 from tidelog.pipeline.options.options import SourceOptions
 from tidelog.pipeline.plan.offsets import (
@@ -29,6 +28,7 @@ from tidelog.pipeline.plan.offsets import (
     bounds_of,
     broker_ends,
     checkpointed_start,
+    read_checkpoint,
     retry_on_deletion,
     start_offsets_path,
 )
@@ -62,7 +62,9 @@ class LogWatch:
     """Look-up of the partitions that the options choose, which keeps what it read. One thread."""
 
     def __init__(self, options: SourceOptions, *, accepts_damage: bool = False) -> None:
-        """``accepts_damage``: a partition whose metadata cannot be read gets no topic id; otherwise it is an error."""
+        """``accepts_damage``: a partition whose metadata cannot be read gets no topic id, and a checkpoint that cannot
+        be read has no entries; otherwise both are errors."""
+        self._accepts_damage = accepts_damage
         self._options = options
         self._finder = PartitionFinder(options.paths, options.choice, accepts_damage=accepts_damage)
         self._logs: dict[str, _Seen] = {}
@@ -136,11 +138,12 @@ class LogWatch:
         return checkpointed_start(directory, self._checkpoint(start_offsets_path(directory)))
 
     def _checkpoint(self, path: str) -> Mapping[TopicPartition, int]:
-        """Return a checkpoint of a data directory, which is read when it has changed."""
+        """Return a checkpoint of a data directory, which is read when it has changed. Raises PipelineError."""
         stamp = stamp_of(path)
         known = self._checkpoints.get(path)
         if known is None or known[0] != stamp:
-            known = self._checkpoints[path] = stamp, read_offset_checkpoint(files_at(path), path)
+            found = read_checkpoint(path, accepts_damage=self._accepts_damage)
+            known = self._checkpoints[path] = stamp, found
         return known[1]
 
 

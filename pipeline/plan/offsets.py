@@ -35,6 +35,7 @@ from tidelog.pipeline.files.storage import files_at, is_directory
 from tidelog.pipeline.options.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json, to_json
 from tidelog.pipeline.plan.selection import PartitionDirectory
 from tidelog.pipeline.plan.transactions.last_stable import first_unstable_offset
+from tidelog.protocol.errors import KafkaStorageError
 
 __all__ = ["EARLIEST", "LATEST", "LogBounds", "PartitionOffsets", "broker_ends", "from_json", "log_bounds", "to_json"]
 
@@ -55,12 +56,18 @@ class LogBounds(NamedTuple):
 
 
 def log_bounds(
-    directory: PartitionDirectory, *, read_committed: bool = False, count: ReadCount | None = None
+    directory: PartitionDirectory,
+    *,
+    read_committed: bool = False,
+    count: ReadCount | None = None,
+    accepts_damage: bool = False,
 ) -> LogBounds:
     """Compute the bounds of a partition from its files. ``last_stable`` is looked up only with ``read_committed``,
-    otherwise it is the end. Raises PipelineError, CorruptBatchError.
+    otherwise it is the end. With ``accepts_damage`` the checkpoint of start offsets may be unreadable. Raises
+    PipelineError, CorruptBatchError.
     """
-    start = checkpointed_start(directory, read_start_offsets(directory))
+    starts = read_checkpoint(start_offsets_path(directory), accepts_damage=accepts_damage)
+    start = checkpointed_start(directory, starts)
     return retry_on_deletion(directory, lambda: bounds_of(list_segments(directory.path), start, read_committed, count))
 
 
@@ -96,10 +103,15 @@ def start_offsets_path(directory: PartitionDirectory) -> str:
     return os.path.join(os.path.dirname(directory.path), LOG_START_OFFSET_FILE)
 
 
-def read_start_offsets(directory: PartitionDirectory) -> Mapping[TopicPartition, int]:
-    """Read the checkpoint of log start offsets; empty when there is none. Raises CheckpointCorruptError."""
-    path = start_offsets_path(directory)
-    return read_offset_checkpoint(files_at(path), path)
+def read_checkpoint(path: str, *, accepts_damage: bool = False) -> Mapping[TopicPartition, int]:
+    """Read a checkpoint of a data directory; empty when there is none. One that cannot be read raises PipelineError;
+    with ``accepts_damage`` it is empty, too."""
+    try:
+        return read_offset_checkpoint(files_at(path), path)
+    except KafkaStorageError as error:
+        if accepts_damage:
+            return {}
+        raise PipelineError(str(error)) from error
 
 
 def checkpointed_start(directory: PartitionDirectory, offsets: Mapping[TopicPartition, int]) -> int:

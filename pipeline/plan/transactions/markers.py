@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidelog.log.files.checkpoints import CheckpointCorruptError
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.segment.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK, parse_header
 from tidelog.log.segment.resync import find_resume_position
@@ -32,7 +31,7 @@ from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.sparse_index import indexed_batches
 from tidelog.pipeline.plan.holes import checkpointed_below
 from tidelog.pipeline.plan.transactions.aborted import aborted_transactions
-from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
 from tidelog.protocol.record.record_batch import (
     LOG_OVERHEAD,
     MAGIC_V2,
@@ -256,7 +255,7 @@ class MarkerWalk:
     def _cleaned_below(self) -> int:
         try:
             return checkpointed_below(self._partition, os.path.dirname(self._at.file.path))
-        except CheckpointCorruptError:
+        except KafkaStorageError:
             return 0
 
     # ---- transactions

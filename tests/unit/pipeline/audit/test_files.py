@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.pipelines import TOPIC_ID, DataDirectory, end_transaction, fill
 from tidelog.log.files.checkpoints import (
+    LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_OFFSET_FILE,
     write_offset_checkpoint,
@@ -180,3 +181,16 @@ def test_garbage_in_one_metadata_file_leaves_the_other_partitions_audited(data: 
     assert [partition.name for partition in result.partitions] == ["t-0", "u-0"]
     assert any("partition.metadata" in line for line in findings(result.partitions[0]))
     assert not result.partitions[1].is_wrong
+
+
+@pytest.mark.parametrize("name", [LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, REPLICATION_OFFSET_FILE])
+@pytest.mark.parametrize("is_directory", [False, True])
+def test_a_checkpoint_that_cannot_be_read_is_a_finding(data: DataDirectory, name: str, is_directory: bool) -> None:
+    """The checkpoint of log start offsets ended the audit with an error."""
+    (data.path / name).unlink(missing_ok=True)
+    if is_directory:
+        (data.path / name).mkdir()
+    else:
+        (data.path / name).write_text("damaged")
+    found = findings(run(data).partitions[0])
+    assert len([line for line in found if name in line]) == len(found) == 1

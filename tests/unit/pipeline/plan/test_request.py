@@ -13,10 +13,16 @@ from typing import Any
 
 import pytest
 
+import tidelog
 from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, end_transaction, fill, write
 from tidelog.client.cluster import Cluster
 from tidelog.client.security import Security
-from tidelog.log.files.checkpoints import write_offset_checkpoint, write_partition_metadata
+from tidelog.log.files.checkpoints import (
+    CLEANER_OFFSET_FILE,
+    LOG_START_OFFSET_FILE,
+    write_offset_checkpoint,
+    write_partition_metadata,
+)
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.system.file_system import OsFileSystem
@@ -34,7 +40,7 @@ from tidelog.pipeline.files.read_count import ReadCount
 from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.options import parse_options
-from tidelog.pipeline.plan import offsets
+from tidelog.pipeline.plan import holes, offsets
 from tidelog.pipeline.plan.holes import marked_below
 from tidelog.pipeline.plan.offsets import broker_ends, log_bounds
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, SegmentSlice, group, plan
@@ -216,6 +222,24 @@ class TestBounds:
             with pytest.raises(PipelineError, match="t-0 cannot be listed: Permission denied"):
                 work()
         assert options.lost == []
+
+    @pytest.mark.parametrize("name", [LOG_START_OFFSET_FILE, CLEANER_OFFSET_FILE])
+    @pytest.mark.parametrize("is_directory", [False, True])
+    def test_a_checkpoint_that_cannot_be_read_is_an_error_of_the_pipeline(
+        self, data: DataDirectory, name: str, is_directory: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An error of the log was raised, which callers of the pipeline do not expect."""
+        monkeypatch.setattr(holes, "SAVE_PATIENCE_S", 0)
+        data.log("t")
+        data.close()
+        first, second = build_batch([Record(0, NOW_MS, b"k", b"v")]), build_batch([Record(7, NOW_MS, b"k", b"v")])
+        (data.path / "t-0" / f"{0:020d}.log").write_bytes(bytes(first) + bytes(second))
+        if is_directory:
+            (data.path / name).mkdir()
+        else:
+            (data.path / name).write_text("damaged")
+        with pytest.raises(PipelineError, match=name):
+            tidelog.scan(data.path, "t").read_all()
 
     def test_a_query_under_way_does_not_take_unreadable_metadata_for_a_deleted_topic(self, data: DataDirectory) -> None:
         fill(data.log("t"), 2)
