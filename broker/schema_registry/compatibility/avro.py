@@ -23,7 +23,8 @@ from tidelog.broker.schema_registry.compatibility.bounds import MAX_FAULTS, TOO_
 from tidelog.broker.schema_registry.formats.schema import ParsedSchema
 
 MAX_COMPARISONS = 200_000
-"""Largest number of pairs of types in one comparison: each branch of a union is compared with each of another one."""
+"""Largest number of pairs of types in one comparison: the types of two unions may all have one name, in different
+namespaces."""
 PROMOTIONS = {
     ("long", "int"),
     ("float", "int"),
@@ -55,6 +56,8 @@ class Comparison:
         self._count = 0
         self._verdicts: dict[tuple[str, str], list[str]] = {}
         """Faults of the pairs of records and enums that were compared; an empty list while a pair is being compared."""
+        self._branches: dict[int, dict[str, list[Any]]] = {}
+        """Identity of a reader's union -> its branches by name and alias; those without a name under an empty text."""
 
     def faults(self, reader: Any, writer: Any, path: str) -> list[str]:
         """Collect reasons why ``writer`` cannot be read as ``reader``. Raises TooComplexError."""
@@ -77,10 +80,26 @@ class Comparison:
         return compare(self, one, other, path)[:MAX_FAULTS] if compare is not None else []
 
     def _union_faults(self, reader: list[Any], writer: Any, path: str) -> list[str]:
-        if any(not self.faults(branch, writer, path) for branch in reader):
+        other = _expand(writer, self._writer_types)
+        if any(not self.faults(branch, writer, path) for branch in self._find_branches(reader, other)):
             return []
-        kind = _kind(_expand(writer, self._writer_types))
+        kind = _kind(other)
         return [_fault("MISSING_UNION_BRANCH", path, f"the reader's union has no branch for {kind}")]
+
+    def _find_branches(self, reader: list[Any], writer: Any) -> list[Any]:
+        """Return the branches of a union that may read a type: all others have another name. A union of some hundred
+        events has ten thousands of pairs."""
+        known = self._branches.get(id(reader))
+        if known is None:
+            known = self._branches[id(reader)] = {}
+            for branch in reader:
+                one = _expand(branch, self._reader_types)
+                for name in {_short_name(one), *one["aliases"]} if _is_named(one) else ("",):
+                    known.setdefault(name, []).append(branch)
+        if not _is_named(writer):
+            return known.get("", [])
+        short, full = _short_name(writer), writer["name"]
+        return known.get(short, []) + (known.get(full, []) if full != short else [])
 
     def _compare_once(self, reader: Any, writer: Any, compare: Callable[[], list[str]]) -> list[str]:
         """Return the faults of two named types, which are compared when they are met first."""
@@ -153,9 +172,17 @@ def _kind(node: Any) -> str:
     return node if isinstance(node, str) else str(node["type"])
 
 
+def _is_named(node: Any) -> bool:
+    return isinstance(node, dict) and "name" in node
+
+
+def _short_name(node: Any) -> str:
+    return str(node["name"].rpartition(".")[2])
+
+
 def _name_faults(reader: Any, writer: Any, path: str) -> list[str]:
     """Compare names without their namespace, as Avro's Java library does."""
-    if reader["name"].rpartition(".")[2] == writer["name"].rpartition(".")[2] or writer["name"] in reader["aliases"]:
+    if _short_name(reader) == _short_name(writer) or writer["name"] in reader["aliases"]:
         return []
     return [_fault("NAME_MISMATCH", path, f"the reader has {reader['name']}, the writer {writer['name']}")]
 
