@@ -4,9 +4,10 @@
     broker 2   |================|                 ends at 90,  its checkpoint says 88
     broker 3   |=======================|----|     ends at 125, its checkpoint says 110    -> read, up to 110
 
-Each broker writes its high watermarks to ``replication-offset-checkpoint`` every five seconds. Records below the
-largest of them are committed: all replicas are equal there, while a record above it may still be truncated. So the
-replica that has most records below it is read; of equal ones the one that begins first, or that was named first.
+Each broker writes its high watermarks to ``replication-offset-checkpoint``, by default every 5 s
+(``replica.high.watermark.checkpoint.interval.ms``). Records below the largest of them are committed: all replicas are
+equal there, while a record above it may still be truncated. So the replica that has most records below it is read; of
+equal ones the one that begins first, or that was named first.
 
 A partition that is in no checkpoint was created after they were written: nothing of it is known to be committed.
 It is an error when there is no checkpoint at all.
