@@ -69,7 +69,9 @@ def _chain(file: OpenSegment, hashed: int, state: FileState, next_offset: int) -
     header = file.read_at(0, HEADER_BYTES)
     if len(header) < HEADER_BYTES:
         raise _DamagedError
-    slots = HEADER.unpack(header)[4]
+    slots, next_entry = HEADER.unpack(header)[4:]
+    if next_entry < state.next_entry:
+        raise _DamagedError  # the broker has begun to rebuild the index since its checkpoint was read
     if slots < 1 or file.size < HEADER_BYTES + SLOT.size * slots + ENTRY_BYTES * state.next_entry:
         raise _DamagedError
     slot = hashed % slots
