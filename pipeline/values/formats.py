@@ -200,8 +200,8 @@ _DECIMAL = "decimal-of-its-precision"
 
 
 def _read_decimal(data: Any, node: Any, _: object = None) -> Decimal:
-    """Read the bytes of a decimal by a node of a parsed schema. fastavro's own reader rounds to the precision, and takes
-    27 s for 500,000 bytes.
+    """Read the bytes of a decimal by a node of a parsed schema. fastavro's own reader rounds to the precision, and
+    takes 27 s for 500,000 bytes.
 
     Raises ValueError if the value has more digits than the precision.
     """
