@@ -11,7 +11,7 @@ offset: one that was switched on later, or has to be rebuilt, catches up alone f
 Invariants: all records below an index's ``next_offset`` are in it. ``next_offset`` moves by whole batches and never
 above the high watermark. A batch that cannot be read is skipped with one log line: no reader gets its records either.
 After an impossible header the next batch that can be found by its offset is the next one in the offset index. A batch
-whose offsets do not rise after those before it, or reach beyond the log, is damaged.
+whose offsets are impossible (``ensure_possible``) is damaged.
 
 A log may lose records that an index has entries for: in a power loss before it was opened, or by a truncation, which an
 unclean leader election can make below the high watermark. Other records may get their offsets, so the index is rebuilt
@@ -188,7 +188,7 @@ class LogIndexer:
     def _index(self, chunk: memoryview, position: int) -> None:
         rows = self._rows
         header = self._header.encode() if self._header is not None else None
-        settings = RowSettings(self._seed, header, end=self.log.log_end_offset)
+        settings = RowSettings(self._seed, header, end=self.log.log_end_offset, due=self.next_offset)
         done = 0
         while done < len(chunk):
             rows.count = 0
@@ -206,7 +206,7 @@ class LogIndexer:
                 done += walk.position
             if next_offset >= 0:
                 self._put(next_offset)
-                settings = settings._replace(begin=next_offset)
+                settings = settings._replace(begin=next_offset, due=next_offset)
             if walk.stop is WalkStop.END:
                 return
 
@@ -224,7 +224,7 @@ class LogIndexer:
             return 0, -1
         size, next_offset = batch.size_in_bytes, -1
         try:
-            ensure_possible(batch, settings)
+            ensure_possible(chunk, batch, settings)
             next_offset = batch.last_offset + 1
             if not batch.is_control:
                 append_batch(self._rows, batch, settings, (position, size))

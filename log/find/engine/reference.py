@@ -44,6 +44,7 @@ SLOT = Struct(">i")
 INDEX_HEADER_BYTES = 40
 MAX_TIME_DIFF = 0x7FFFFFFF
 MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
+_OFFSET = Struct(">q")
 _LENGTH = Struct(">i")
 
 
@@ -60,12 +61,13 @@ class WalkStop(IntEnum):
 
 class RowSettings(NamedTuple):
     """Settings of a log's rows: ``key_seed`` of its topic, and the name of the tag header or None. Offsets lie from
-    ``begin`` to below ``end``; a batch with others is damaged."""
+    ``begin`` to below ``end``, and ``due`` is the next one (``ensure_possible``)."""
 
     seed: int
     tag_header: bytes | None
     begin: int = 0
     end: int = MAX_INT64
+    due: int = MAX_INT64
 
 
 class WalkEnd(NamedTuple):
@@ -158,7 +160,8 @@ def walk_chunk(rows: Rows, chunk: memoryview, settings: RowSettings, base_positi
             return WalkEnd(WalkStop.ODD, position, next_offset)
         if fields[12] * MIN_RECORD_BYTES > size - RECORD_BATCH_OVERHEAD:
             return WalkEnd(WalkStop.ODD, position, next_offset)  # before rows are allocated for so many records
-        if not lowest <= fields[0] <= fields[0] + fields[6] < settings.end:
+        last = fields[0] + fields[6]
+        if not lowest <= fields[0] <= last < settings.end or _reaches_next(chunk, position + size, last):
             return WalkEnd(WalkStop.ODD, position, next_offset)
         if fields[12] > rows.capacity - rows.count:
             return WalkEnd(WalkStop.FULL, position, next_offset)
@@ -169,7 +172,7 @@ def walk_chunk(rows: Rows, chunk: memoryview, settings: RowSettings, base_positi
             except InvalidRecordError:
                 rows.count = before
                 return WalkEnd(WalkStop.ODD, position, next_offset)
-        next_offset = lowest = fields[0] + fields[6] + 1
+        next_offset = lowest = last + 1
         position += size
     return WalkEnd(WalkStop.END, position, next_offset)
 
@@ -200,11 +203,26 @@ def append_batch(
     rows.count = row
 
 
-def ensure_possible(batch: RecordBatch | LegacyRecordBatch, settings: RowSettings) -> None:
-    """Raise InvalidRecordError if the offsets of a batch are not those of ``settings``: no checksum covers them."""
-    first = batch.base_offset if isinstance(batch, RecordBatch) else batch.last_offset
-    if not settings.begin <= first <= batch.last_offset < settings.end:
-        raise InvalidRecordError(f"Impossible offsets {first} to {batch.last_offset}")
+def ensure_possible(chunk: memoryview, batch: RecordBatch | LegacyRecordBatch, settings: RowSettings) -> None:
+    """Raise InvalidRecordError if the offsets of a batch in a chunk are impossible. No checksum covers its first one.
+
+    If it reaches into the batch that follows, one of both is damaged. It is this one if it begins after the offset that
+    is due, or its checksum is wrong.
+    """
+    first, last = batch.base_offset if isinstance(batch, RecordBatch) else batch.last_offset, batch.last_offset
+    is_possible = settings.begin <= first <= last < settings.end
+    if is_possible and _reaches_next(chunk, batch.position + batch.size_in_bytes, last):
+        is_possible = first <= settings.due and batch.is_valid()
+    if not is_possible:
+        raise InvalidRecordError(f"Impossible offsets {first} to {last}")
+
+
+def _reaches_next(chunk: memoryview, end: int, last: int) -> bool:
+    """Return whether the batch at byte ``end`` begins at or below the last offset of the batch before it."""
+    if len(chunk) - end <= MAGIC_OFFSET or chunk[end + MAGIC_OFFSET] > MAGIC_V2:
+        return False
+    (following,) = _OFFSET.unpack_from(chunk, end)
+    return bool(0 <= following <= last)
 
 
 def _wrap(number: int) -> int:

@@ -1,7 +1,7 @@
 cimport cython
 cimport tidelog.protocol.compiled.words as words
 
-cdef long long _END, _FULL, _ODD, _NO_KEY, _HEADER_BYTES, _LENGTH_OFFSET, _MIN_RECORD_BYTES
+cdef long long _END, _FULL, _ODD, _NO_KEY, _HEADER_BYTES, _MAGIC_OFFSET, _LENGTH_OFFSET, _MIN_RECORD_BYTES
 cdef long long _CONTROL, _APPEND_TIME_MASK, _COMPRESSION_MASK, _HAS_KEY, _HAS_TAG, _APPEND_TIME, _LARGEST_HASH, _SIGN_32
 cdef unsigned long long _SIGN_64
 
@@ -68,12 +68,17 @@ cdef (long long, long long, long long, long long, long long) _walk_record(
     long long name_size) noexcept nogil
 
 @cython.locals(position=longlong, next_offset=longlong, batch=longlong, attributes=longlong, records=longlong,
-               end=longlong, row=longlong, base_offset=longlong, last_offset=longlong)
+               end=longlong, row=longlong, last_offset=longlong)
 cdef (long long, long long, long long, long long) _walk(
     const unsigned char* chunk, long long size, long long base_position, long long lowest, long long end_offset,
     unsigned long long seed, const unsigned char* name, long long name_size, long long count, long long capacity,
     long long* offsets, long long* timestamps, long long* keys, long long* tags, long long* positions,
     long long* sizes) noexcept nogil
+
+@cython.locals(first_offset=longlong, following=longlong)
+cdef bint _is_possible(
+    const unsigned char* chunk, long long size, long long position, long long end, long long last_offset,
+    long long lowest, long long end_offset) noexcept nogil
 
 @cython.locals(base_offset=longlong, base_timestamp=longlong, has_append_time=bint, max_timestamp=longlong, at=longlong,
                timestamp=longlong, offset=longlong, key=longlong, tag=longlong, before=longlong, last_delta=longlong)

@@ -31,6 +31,7 @@ Integers = memoryview
 _END, _FULL, _ODD = 0, 1, 2
 _NO_KEY = -1
 _HEADER_BYTES = 61
+_MAGIC_OFFSET = 16
 _LENGTH_OFFSET = 12  # the length field counts the bytes from here on
 _MIN_RECORD_BYTES = 7
 _CONTROL, _APPEND_TIME_MASK, _COMPRESSION_MASK = 0x20, 8, 7
@@ -268,8 +269,8 @@ def _walk_record(
 
 
 def _walk(
-    chunk: Buffer, size: int, base_position: int, lowest: int, end_offset: int, seed: int, name: Buffer, name_size: int,
-    count: int, capacity: int, offsets: Integers, timestamps: Integers, keys: Integers, tags: Integers,
+    chunk: Buffer, size: int, base_position: int, lowest: int, end_offset: int, seed: int, name: Buffer,
+    name_size: int, count: int, capacity: int, offsets: Integers, timestamps: Integers, keys: Integers, tags: Integers,
     positions: Integers, sizes: Integers,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Walk over batches: (reason to stop, position, next offset, number of rows); see ``reference.walk_chunk``."""
@@ -284,9 +285,8 @@ def _walk(
         records = words.load_be_i32(chunk, position + 57)
         if records * _MIN_RECORD_BYTES > batch - _HEADER_BYTES:
             return _ODD, position, next_offset, count
-        base_offset = words.load_be_i64(chunk, position)
-        last_offset = _sum(base_offset, words.load_be_i32(chunk, position + 23))
-        if base_offset < lowest or last_offset < base_offset or last_offset >= end_offset:
+        last_offset = _sum(words.load_be_i64(chunk, position), words.load_be_i32(chunk, position + 23))
+        if not _is_possible(chunk, size, position, position + batch, last_offset, lowest, end_offset):
             return _ODD, position, next_offset, count
         if records > capacity - count:
             return _FULL, position, next_offset, count
@@ -302,6 +302,20 @@ def _walk(
         next_offset = lowest = last_offset + 1
         position += batch
     return _END, position, next_offset, count
+
+
+def _is_possible(
+    chunk: Buffer, size: int, position: int, end: int, last_offset: int, lowest: int, end_offset: int
+) -> bool:
+    """Return whether a batch's offsets lie from ``lowest`` to below ``end_offset``, and below those of the next batch,
+    at byte ``end``."""
+    first_offset = words.load_be_i64(chunk, position)
+    if first_offset < lowest or last_offset < first_offset or last_offset >= end_offset:
+        return False
+    if size - end <= _MAGIC_OFFSET or chunk[end + _MAGIC_OFFSET] > 2:
+        return True
+    following = words.load_be_i64(chunk, end)
+    return following < 0 or following > last_offset
 
 
 def _walk_batch(

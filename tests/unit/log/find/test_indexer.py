@@ -222,11 +222,11 @@ def test_a_batch_whose_header_claims_a_billion_records_is_skipped(
     ("at", "content"),
     [
         (8, b"\0\0\0\5"), (8, b"\x7f\0\0\0"), (8, b"\0\0\4\0"), (16, b"\7"), (16, b"\0"), (16, b"\1"), (0, b"\x80"),
-        (0, b"\x7f"), (5, b"\7"), (23, b"\xff"), (23, b"\x7f"), (64, b"\x7e"), (64, b"\x7d"),
+        (0, b"\x7f"), (5, b"\7"), (6, b"\2"), (25, b"\2"), (23, b"\xff"), (23, b"\x7f"), (64, b"\x7e"), (64, b"\x7d"),
     ],
     ids=[
         "too short", "too long", "over the next batches", "magic", "magic 0", "magic 1", "negative", "too late", "late",
-        "ends before", "ends late", "late record", "early record",
+        "late within the log", "ends late within the log", "ends before", "ends late", "late record", "early record",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import inspect
 import os
@@ -151,10 +152,24 @@ def test_a_batch_whose_offsets_need_more_than_63_bits_stops_the_walk(base_offset
     assert (found.stop, rows.count) == (WalkStop.ODD, 0)
 
 
-def test_batches_whose_offsets_fall_stop_the_walk() -> None:
-    one, other = (bytes(build_batch([Record(offset + i, 1, b"k", b"v") for i in range(3)])) for offset in (10, 12))
-    rows, found = walk_both(one + other)
-    assert (found.stop, found.position, found.next_offset, rows.count) == (WalkStop.ODD, len(one), 13, 3)
+@pytest.mark.parametrize(("second", "third"), [(12, 16), (13, 15), (20, 16)], ids=["first", "second", "second jumps"])
+def test_a_batch_that_reaches_into_the_next_one_stops_the_walk(second: int, third: int) -> None:
+    batches = [bytes(build_batch([Record(at + i, 1, b"k", b"v") for i in range(3)])) for at in (10, second, third)]
+    rows, found = walk_both(b"".join(batches))
+    whole = 0 if second == 12 else 1
+    assert (found.stop, found.position, rows.count) == (WalkStop.ODD, whole * len(batches[0]), whole * 3)
+    assert found.next_offset == (13 if whole else -1)
+
+
+def test_the_damaged_one_of_two_batches_is_told_by_the_offset_that_is_due_and_its_checksum() -> None:
+    batch, other = (build_batch([Record(at + i, 1, b"k", b"v") for i in range(3)]) for at in (10, 12))
+    wanted = WANTED._replace(begin=5)
+    for due, checksum, fits in ((10, 0, True), (11, 0, True), (9, 0, False), (10, 1, False)):
+        damaged = bytearray(batch)
+        damaged[17] ^= checksum
+        chunk = memoryview(bytes(damaged + other))
+        with contextlib.nullcontext() if fits else pytest.raises(InvalidRecordError, match="offsets 10 to 12"):
+            reference.ensure_possible(chunk, RecordBatch(chunk), wanted._replace(due=due))
 
 
 def test_a_topic_without_a_tag_header_has_no_tags() -> None:
