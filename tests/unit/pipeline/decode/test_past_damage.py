@@ -164,8 +164,8 @@ def test_a_batch_without_readable_records_after_a_strange_time_is_damage(data: D
 
 @pytest.mark.parametrize(("start", "expected"), [(0, [5]), (5, [5]), (6, [5]), (7, []), (8, [])])
 def test_damage_before_the_wanted_offsets_is_not_reported(data: DataDirectory, start: int, expected: list[int]) -> None:
-    """A slice begins at an indexed batch before its first record. Each run of an export, which begins where the last one
-    ended, reported the damage again."""
+    """A slice begins at an indexed batch before its first record. Each run of an export, which begins where the last
+    one ended, reported the damage again."""
     batches = batches_with("checksum")
     write_segments(data, batches)
     directory = PartitionDirectory("t", TOPIC_ID, 0, str(data.path / "t-0"))
