@@ -1,4 +1,4 @@
-"""Replay of the records of ``__consumer_offsets`` that create and remove groups: type 2 for classic, 3 for consumer.
+"""Replay of the records of ``__consumer_offsets`` that replace and remove groups: type 2 for classic, 3 for consumer.
 
 Records of share and streams groups are replayed by ``share.records`` and ``streams.records``.
 

@@ -214,14 +214,21 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         else:
             self.regexes[regex] = resolved
 
-    def put_current(self, member_id: str, current: CurrentAssignment) -> None:
-        """Set a member's current assignment (ConsumerGroupCurrentMemberAssignment). A tombstone resets it to that of a
-        new member."""
+    def put_current(self, member_id: str, current: CurrentAssignment | None) -> None:
+        """Set a member's current assignment (ConsumerGroupCurrentMemberAssignment); None, for a tombstone, resets it to
+        that of a new member.
+
+        A member that is not there is added: if its subscription changed later, compaction has left this record before
+        the one of its subscription.
+        """
         member = self.members.get(member_id)
         if member is None:
-            return
+            if current is None:
+                return
+            self.put_member(member_id, Subscription())
+            member = self.members[member_id]
         self._release(member_id, member.current)
-        member.current = current
+        member.current = current = NEW_MEMBER if current is None else current
         for assignment in (current.assigned, current.pending_revocation):
             for topic_id, indexes in assignment.items():
                 for index in indexes:

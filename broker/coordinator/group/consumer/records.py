@@ -6,7 +6,6 @@ from typing import Any
 
 from tidelog.broker.coordinator.group.assignors import Assignment
 from tidelog.broker.coordinator.group.consumer.group import (
-    NEW_MEMBER,
     ClassicSpec,
     ConsumerGroup,
     CurrentAssignment,
@@ -139,8 +138,11 @@ def consumer_group_tombstones(group: ConsumerGroup) -> list[Record]:
 
 
 def replay_into(group: ConsumerGroup, key: Any, value: Any) -> None:
-    """Apply one record of types 5 to 8 and 16; type 4 is ignored. The caller applies type 3, which creates and removes
-    groups."""
+    """Apply one record of types 5 to 8 and 16; type 4 is ignored.
+
+    The caller applies type 3, whose tombstone removes the group, and creates the group for the first record of any
+    type. After compaction the records of a group, and of a member, come in any order.
+    """
     kind = key.__class__
     if kind is ConsumerGroupMemberMetadataKey:
         if value is None:
@@ -153,7 +155,7 @@ def replay_into(group: ConsumerGroup, key: Any, value: Any) -> None:
     elif kind is ConsumerGroupTargetAssignmentMemberKey:
         group.put_target(key.member_id, None if value is None else value.topic_partitions)
     elif kind is ConsumerGroupCurrentMemberAssignmentKey:
-        group.put_current(key.member_id, NEW_MEMBER if value is None else current_of(value))
+        group.put_current(key.member_id, None if value is None else current_of(value))
     elif kind is ConsumerGroupRegularExpressionKey:
         resolved = None if value is None else ResolvedRegex(tuple(value.topics), value.version, value.timestamp)
         group.put_regex(key.regular_expression, resolved)

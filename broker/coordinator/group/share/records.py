@@ -167,13 +167,14 @@ def _replay_target(group: ShareGroup, key: Any, value: ShareGroupTargetAssignmen
 
 def _replay_current(group: ShareGroup, key: Any, value: ShareGroupCurrentMemberAssignmentValue | None) -> None:
     member = group.members.get(key.member_id)
-    if member is None:
+    if value is None:
+        if member is not None:
+            member.current = NEW_SHARE_MEMBER
         return
-    member.current = (
-        NEW_SHARE_MEMBER
-        if value is None
-        else ShareAssignment(value.member_epoch, value.previous_member_epoch, assignment_of(value.assigned_partitions))
-    )
+    if member is None:  # compaction has removed the record of an earlier subscription; that of the last one follows
+        member = group.members[key.member_id] = ShareMember(key.member_id, ShareSubscription())
+    assigned = assignment_of(value.assigned_partitions)
+    member.current = ShareAssignment(value.member_epoch, value.previous_member_epoch, assigned)
 
 
 def _replay_initialized(group: ShareGroup, _key: Any, value: ShareGroupStatePartitionMetadataValue | None) -> None:

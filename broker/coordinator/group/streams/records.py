@@ -240,11 +240,12 @@ def _replay_current(
     group: StreamsGroup, key: Any, value: schema.StreamsGroupCurrentMemberAssignmentValue | None
 ) -> None:
     member = group.members.get(key.member_id)
-    if member is None:
-        return
     if value is None:
-        member.current = NEW_STREAMS_MEMBER
+        if member is not None:
+            member.current = NEW_STREAMS_MEMBER
         return
+    if member is None:  # compaction has removed an earlier record of its metadata; the last one follows
+        member = group.members[key.member_id] = StreamsMember(key.member_id, StreamsMemberSpec())
     assigned = task_set(value.active_tasks, value.standby_tasks, value.warmup_tasks)
     pending = task_set(
         value.active_tasks_pending_revocation,
