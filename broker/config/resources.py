@@ -10,10 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tidelog.broker.config.broker_config import BrokerConfig, exceeded_bound
+from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig, exceeded_bound
 from tidelog.broker.config.changes import check_known
+from tidelog.broker.config.keys.security import is_listener_key
 from tidelog.broker.config.offset_reset import is_offset_reset
 from tidelog.broker.config.resource_type import ResourceType
+from tidelog.log.config import TOPIC_CONFIG_DEF
 from tidelog.protocol.config_def import Check, ConfigDef, ConfigKey, ConfigType, Importance, between, one_of
 from tidelog.protocol.errors import InvalidConfigError, InvalidRequestError
 from tidelog.protocol.foreign_text import compile_pattern
@@ -166,6 +168,29 @@ CLIENT_METRICS_CONFIG_DEF = ConfigDef(
     )
 )
 CONFIG_DEFS = {ResourceType.GROUP: GROUP_CONFIG_DEF, ResourceType.CLIENT_METRICS: CLIENT_METRICS_CONFIG_DEF}
+
+_CONFIG_DEFS = {
+    ResourceType.TOPIC: TOPIC_CONFIG_DEF,
+    ResourceType.BROKER: BROKER_CONFIG_DEF,
+    ResourceType.CLIENT_METRICS: CLIENT_METRICS_CONFIG_DEF,
+    ResourceType.GROUP: GROUP_CONFIG_DEF,
+}
+
+
+def is_shown(kind: int, name: str) -> bool:
+    """Return whether a config's value may be shown to people: its key is known for this type of resource, and is not a
+    password.
+
+    A listener's key is known by what follows its prefix. Source: KafkaConfigSchema.isSensitive of Kafka 4.3, which
+    hides values of unknown keys, too, and of all keys of single listeners.
+    """
+    if kind not in _CONFIG_DEFS:
+        return False
+    keys = _CONFIG_DEFS[ResourceType(kind)].keys
+    words = name.split(".")
+    endings = range(len(words)) if is_listener_key(name) else range(1)
+    found = [keys[ending] for ending in (".".join(words[start:]) for start in endings) if ending in keys]
+    return bool(found) and not any(key.is_sensitive for key in found)
 
 
 def validate(kind: ResourceType, texts: Mapping[str, str], config: BrokerConfig) -> None:

@@ -1,13 +1,13 @@
 """Metadata image in plain values, for people and for JSON: names in place of numbers, and no secrets.
 
-Passwords, SCRAM keys and TLS keys are left out, because the output may be pasted into a ticket. Source: the nodes of
-Kafka's metadata shell, and MetadataNodeRedactionCriteria of Kafka 4.3 for what is redacted.
+Users' SCRAM keys are left out, and values of configs that the caller does not want to be shown, because the output may
+be pasted into a ticket. Source: the nodes of Kafka's metadata shell.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tidelog.broker.metadata.metadata_image import (
@@ -45,14 +45,14 @@ _ACL_OPERATIONS = {
     15: "TWO_PHASE_COMMIT",
 }  # fmt: skip
 _ACL_PERMISSIONS = {2: "DENY", 3: "ALLOW"}
-_SECRET_ENDINGS = (
-    "password", "secret", "secret.key", "secret.keys", "jaas.config", "keystore.key", "keystore.certificate.chain",
-    "truststore.certificates",
-)  # fmt: skip
 
 
-def describe_image(image: MetadataImage) -> Description:
-    """Return an image as JSON values, sorted, so that equal images have equal descriptions."""
+def describe_image(image: MetadataImage, is_shown: Callable[[int, str], bool]) -> Description:
+    """Return an image as JSON values, sorted, so that equal images have equal descriptions.
+
+    ``is_shown`` says whether the value of a resource type's config is shown.
+    """
+    configs = image.configs
     return {
         "offset": image.offset,
         "epoch": image.epoch,
@@ -62,7 +62,7 @@ def describe_image(image: MetadataImage) -> Description:
         "controllers": [_describe_controller(one) for _, one in sorted(image.controllers.items())],
         "brokers": [_describe_broker(one) for _, one in sorted(image.brokers.items())],
         "topics": [_describe_topic(image.topics[key]) for _, key in sorted(image.topic_ids.items())],
-        "configs": [_describe_configs(*resource, image.configs[resource]) for resource in sorted(image.configs)],
+        "configs": [_describe_configs(kind, name, configs[kind, name], is_shown) for kind, name in sorted(configs)],
         "quotas": _describe_quotas(image),
         "users": [
             {"name": name, "mechanism": _MECHANISMS.get(mechanism, str(mechanism)), "iterations": one.iterations}
@@ -148,17 +148,14 @@ def _uuid_texts(ids: Iterable[bytes]) -> list[str]:
     return [uuid_text(one) for one in ids]
 
 
-def _describe_configs(kind: int, name: str, values: Mapping[str, str]) -> Description:
+def _describe_configs(
+    kind: int, name: str, values: Mapping[str, str], is_shown: Callable[[int, str], bool]
+) -> Description:
     return {
         "type": _RESOURCES.get(kind, str(kind)),
         "name": name,
-        "values": {key: REDACTED if is_secret(key) else value for key, value in sorted(values.items())},
+        "values": {key: value if is_shown(kind, key) else REDACTED for key, value in sorted(values.items())},
     }
-
-
-def is_secret(key: str) -> bool:
-    """Return whether a config's value is a password or a key."""
-    return key.endswith(_SECRET_ENDINGS)
 
 
 def _describe_quotas(image: MetadataImage) -> list[Description]:

@@ -117,7 +117,8 @@ def test_a_transaction_is_seen_and_aborted(shell: Shell) -> None:
     )  # fmt: skip
     found = shell.json("transaction", "describe", "till")
     assert (found["state"], found["partitions"]) == ("Ongoing", ["paid-0"])
-    assert "state: Ongoing\n" in shell.text("transaction", "describe", "till")
+    described = shell.text("transaction", "describe", "till")
+    assert "state: Ongoing\nopen for: " in described
     assert "was Ongoing" in shell.text("transaction", "abort", "till")
     shell.until(
         "CompleteAbort",
@@ -126,6 +127,7 @@ def test_a_transaction_is_seen_and_aborted(shell: Shell) -> None:
         "till",
         of=lambda one: one["state"].replace("Empty", "CompleteAbort"),
     )
+    assert "open for" not in shell.text("transaction", "describe", "till")
     with pytest.raises(KafkaException):
         producer.commit_transaction(30)
     assert shell.text("consume", "paid", "--isolation", "read_committed") == ""

@@ -40,7 +40,8 @@ class ListedTransaction(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """A transactional id as its coordinator describes it; ``start`` in ms, -1 without a transaction."""
+    """A transactional id as its coordinator describes it. ``start`` is the time in ms at which the current or last
+    transaction began; -1 if there was none."""
 
     transactional_id: str
     state: str

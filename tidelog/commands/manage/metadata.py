@@ -42,7 +42,10 @@ def command() -> None:
     help="give up after this",
 )
 def describe(*, bootstrap_controller: str | None, directory: str | None, as_json: bool, timeout: float) -> None:
-    """Print brokers, topics, configs, users and ACLs."""
+    """Print brokers, topics, configs, users and ACLs.
+
+    Passwords are not printed, and no values of configs that this version does not know.
+    """
     if (bootstrap_controller is None) == (directory is None):
         raise click.UsageError("expected one of --bootstrap-controller and --directory")
     description = describe_source(bootstrap_controller, directory, timeout)
@@ -57,13 +60,14 @@ def describe_source(controllers: str | None, directory: str | None, timeout_s: f
     """Build the description of the image in a directory or at controllers. Raises ClientError, KafkaError, OSError."""
     from tidelog.broker.cluster.observing.metadata_tail import MetadataLostError
     from tidelog.broker.cluster.observing.observer import ObserverError
+    from tidelog.broker.config.resources import is_shown
     from tidelog.broker.metadata.image_description import describe_image
     from tidelog.metadata_follower import CatchUpError, NotAControllerError
 
     if directory is not None:
-        return describe_image(read_directory(directory))
+        return describe_image(read_directory(directory), is_shown)
     try:
-        return describe_image(ask_controllers(controllers or "", timeout_s))
+        return describe_image(ask_controllers(controllers or "", timeout_s), is_shown)
     except (ObserverError, MetadataLostError, CatchUpError, NotAControllerError) as error:
         raise ClientError(str(error)) from error
 

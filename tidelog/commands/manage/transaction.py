@@ -14,6 +14,7 @@ STATES = (
     "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",
 )  # fmt: skip
 """Kafka's states of transactions."""
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
 @click.group(cls=Group)
@@ -62,7 +63,7 @@ def describe(*, settings: ClientSettings, name: str, as_json: bool) -> None:
         return
     print(f"transactional id: {found.transactional_id}")
     print(f"state: {found.state}")
-    if found.start >= 0:
+    if found.state in OPEN_STATES:  # a finished transaction keeps its start
         print(f"open for: {max(0.0, time.time() - found.start / 1000):.0f} s, at most {found.timeout_ms / 1000:g} s")
     print(f"producer: {found.producer_id}, epoch {found.producer_epoch}")
     print(f"partitions: {', '.join(partitions) or '-'}")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
-from tidelog.broker.metadata.image_description import REDACTED, describe_image, is_secret
+from tidelog.broker.config.resources import is_shown
+from tidelog.broker.metadata.image_description import REDACTED, describe_image
 from tidelog.broker.metadata.metadata_image import (
     EMPTY_IMAGE,
     AccessRule,
@@ -40,7 +39,11 @@ def image() -> MetadataImage:
         topics={ID: TopicState("orders", ID, (partition,))},
         topic_ids={"orders": ID},
         configs={
-            (4, "1"): {"listener.name.x.ssl.keystore.password": SECRET.decode(), "log.cleaner.threads": "2"},
+            (4, "1"): {
+                "listener.name.x.ssl.keystore.password": SECRET.decode(),
+                "log.cleaner.threads": "2",
+                "of.a.plugin": SECRET.decode(),
+            },
             (2, "orders"): {"retention.ms": "5"},
         },
         quotas={
@@ -55,7 +58,7 @@ def image() -> MetadataImage:
 
 
 def test_the_description_is_json_with_names() -> None:
-    found = json.loads(json.dumps(describe_image(image())))
+    found = json.loads(json.dumps(describe_image(image(), is_shown)))
     assert (found["offset"], found["epoch"], found["nextProducerId"]) == (17, 2, 2000)
     assert [broker["id"] for broker in found["brokers"]] == [1, 2]
     assert found["brokers"][1]["directories"] == ["AAECAwQFBgcICQoLDA0ODw"]
@@ -68,10 +71,11 @@ def test_the_description_is_json_with_names() -> None:
 
 
 def test_no_secret_is_printed() -> None:
-    text = json.dumps(describe_image(image()))
+    text = json.dumps(describe_image(image(), is_shown))
     assert REDACTED in text
     assert SECRET.decode() not in text
     assert SECRET.hex() not in text
+    assert {"log.cleaner.threads": "2"}.items() <= describe_image(image(), is_shown)["configs"][1]["values"].items()
 
 
 def test_the_order_is_that_of_names_and_ids() -> None:
@@ -80,7 +84,7 @@ def test_the_order_is_that_of_names_and_ids() -> None:
         configs=dict(reversed(list(image().configs.items()))),
         quotas=dict(reversed(list(image().quotas.items()))),
     )
-    assert json.dumps(describe_image(turned)) == json.dumps(describe_image(image()))
+    assert json.dumps(describe_image(turned, is_shown)) == json.dumps(describe_image(image(), is_shown))
 
 
 def test_numbers_of_a_newer_kafka_are_shown_as_they_are() -> None:
@@ -90,18 +94,8 @@ def test_numbers_of_a_newer_kafka_are_shown_as_they_are() -> None:
         scram={("alice", 9): ScramState(b"", b"", b"", 1)},
         controllers={1: ControllerRegistration(1, ID, (Endpoint("C", "::1", 9093, 44),), {})},
     )
-    found = describe_image(newer)
+    found = describe_image(newer, is_shown)
     assert [found["acls"][0]["resourceType"], found["acls"][0]["permission"]] == ["99", "96"]
     assert (found["configs"][0]["type"], found["users"][0]["mechanism"]) == ("77", "9")
     assert found["controllers"][0]["endpoints"][0]["securityProtocol"] == "44"
-
-
-@pytest.mark.parametrize("key", ["ssl.key.password", "sasl.jaas.config", "listener.name.a.ssl.keystore.key",
-                                 "ssl.truststore.certificates", "delegation.token.secret.key"])  # fmt: skip
-def test_keys_of_kafkas_password_type_are_secrets(key: str) -> None:
-    assert is_secret(key)
-
-
-@pytest.mark.parametrize("key", ["retention.ms", "ssl.keystore.location", "index.keys", "sasl.mechanism"])
-def test_other_keys_are_no_secrets(key: str) -> None:
-    assert not is_secret(key)
+    assert found["configs"][0]["values"] == {"a": REDACTED}
