@@ -72,7 +72,7 @@ class FrameReader:
 
     @property
     def capacity_bytes(self) -> int:
-        """Bytes of memory this reader holds."""
+        """Size of the buffer. A mapped one takes memory only for the bytes that have arrived."""
         return self._capacity
 
     def get_buffer(self) -> memoryview:

@@ -1,7 +1,7 @@
 cimport cython
 cimport tidelog.protocol.compiled.words as words
 
-cdef long long _HEAD_BYTES, _CORRELATION_ID, _CLIENT_ID, _MAX_SHARED
+cdef long long _HEAD_BYTES, _CORRELATION_ID, _CLIENT_ID, _MAX_REUSED
 
 cdef class DirectRoute:
     cdef public object decode, encoder, encodes, error_response, handle

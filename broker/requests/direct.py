@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 10
 """API key, version, correlation id, length of the client id."""
 _CORRELATION_ID, _CLIENT_ID = 4, 8
-_MAX_SHARED = OWNED_BYTES
-"""Largest frame that lies in the shared receive buffer; a longer one has memory of its own."""
+_MAX_REUSED = OWNED_BYTES
+"""Largest frame whose memory the next bytes of connections may overwrite after its turn; a longer one keeps its own."""
 
 
 class DirectRoute:
@@ -144,7 +144,7 @@ class DirectDispatcher:
             if route.one_turn_elements == route.max_elements:
                 raise
             return self._answer_many(route, context, frame, position)
-        context.owns_frame, context.frame_bytes = size > _MAX_SHARED, size
+        context.owns_frame, context.frame_bytes = size > _MAX_REUSED, size
         if self._quotas.made is not None:
             return self._answer_measured(route, context, request, size)
         return route.answer_now(self._broker, context, request)  # type: ignore[no-any-return]

@@ -6,8 +6,9 @@ One file per task attempt: magic 2 batches one after the other, for all topic-pa
 under ``.part`` and renamed, so a file named ``.batches`` is complete. Its contents are described by the commit
 message (:class:`StagedFile`), which only a successful attempt sends. Files of other attempts, of killed workers and of
 killed drivers are never read. They are removed with their directory once their batch id, or a later one, is
-published. So nothing is synced: if a crash of a machine cuts a file short, its size or the CRC of its batches fails the
-batch, and the batch is staged again.
+published. A batch write without ``txnAppId`` whose driver is killed leaves its directory, because no later one has its
+random name: the user removes it (docs/spark.md). Nothing is synced: if a crash of a machine cuts a file short, its size
+or the CRC of its batches fails the batch. A stream then stages the batch again, a batch write fails.
 
 Each batch write has a run of its own (``begin_run``), even with the ``txnAppId`` and ``txnVersion`` of another one. Its
 directory is created by the driver, never by a task. When a run fails, the driver renames its directory, then removes
