@@ -331,6 +331,7 @@ def start_offset_of(state: ShareState, reset: str, partition: Partition, now_ms:
     if reset.startswith(BY_DURATION):
         back_ms = duration_ms(reset.removeprefix(BY_DURATION)) or 0
         limit = partition.high_watermark
-        found = partition.offset_for(int(now_ms) - back_ms, limit).offset
+        # Below 0 are special timestamps: no record is older than 1970.
+        found = partition.offset_for(max(int(now_ms) - back_ms, 0), limit).offset
         return limit if found < 0 else found
     return partition.high_watermark

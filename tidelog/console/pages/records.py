@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tidelog.broker.admin.find import open_logs, parse_bound, parse_position
 from tidelog.broker.find.finding import FindRequest, IndexBehindError, plan
-from tidelog.client.admin.offsets import READ_COMMITTED, list_offsets, log_ends, log_starts
+from tidelog.client.admin.offsets import READ_COMMITTED, log_ends, log_starts, offsets_from
 from tidelog.client.admin.topics import Topic, describe_topics
 from tidelog.client.records.fetcher import Fetcher
 from tidelog.console.local_client import wait_for
@@ -84,12 +84,11 @@ def describe_topic(view: View, name: str, partition: int) -> Topic:
 
 
 def read_records(view: View, topic: str, wanted: str, isolation: int) -> FoundRecords:
-    """Read records of a partition from an offset or a time on; by default the last ones."""
+    """Read records of a partition from an offset or a time on; by default the last ones below the end that the
+    isolation level gives the log."""
     topic_partition = (topic, view.number("partition") or 0)
-    start, end = (
-        log_starts(view.cluster, [topic_partition])[topic_partition],
-        log_ends(view.cluster, [topic_partition])[topic_partition],
-    )
+    start = log_starts(view.cluster, [topic_partition])[topic_partition]
+    end = log_ends(view.cluster, [topic_partition], isolation_level=isolation)[topic_partition]
     begin = min(max(first_offset(view, topic_partition, end), start), end)
     try:
         records, following = fetch_from(view, topic_partition, begin, end, isolation)
@@ -110,7 +109,7 @@ def first_offset(view: View, topic_partition: tuple[str, int], end: int) -> int:
     if not view.text("time"):
         return end - MAX_RECORDS
     moment = parse_time(view.text("time"), view.sender.broker.time.milliseconds())
-    found = list_offsets(view.cluster, {topic_partition: moment})[topic_partition]
+    found = offsets_from(view.cluster, [topic_partition], moment)[topic_partition]
     return end if found < 0 else found
 
 

@@ -73,6 +73,12 @@ def test_a_group_may_begin_at_a_time_in_the_past(world: ShareWorld) -> None:
     assert world.member("just-now").acquired() == []
 
 
+def test_a_time_before_1970_is_the_start_of_the_log(world: ShareWorld) -> None:
+    one_before_ms = int(world.time.milliseconds()) + 1  # -1, which ListOffsets reads as the end
+    world.configure("older", share_auto_offset_reset=f"by_duration:PT{one_before_ms / 1000:.3f}S")
+    assert world.member("older").acquired() == [(0, 29, 1)]
+
+
 def test_only_the_batches_with_acquired_records_are_sent(world: ShareWorld) -> None:
     member = world.member()
     assert offsets(member.fetch(max_records=5)) == list(range(10))

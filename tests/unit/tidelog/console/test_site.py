@@ -25,7 +25,7 @@ from tidelog.console.pages import TABLE
 from tidelog.console.pages.records import MAX_RECORDS
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
-from tidelog.protocol.record.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 ANN = basic("ann", "plain")
 PATHS = [path.format(topic="orders", partition=0, offset=0, name="console.js") for path in CONSOLE_NEEDS]
@@ -41,6 +41,14 @@ def fill(asked: Site, count: int, value: bytes = b"<script>") -> None:
         records = [Record(place, 1_700_000_000_000 + first + place, b"k%d" % (first + place), value)
                    for place in range(min(10, count - first))]  # fmt: skip
         partition.append_records(memoryview(build_batch(records)))
+
+
+def leave_open(asked: Site, count: int) -> None:
+    """Append records of a transaction that does not end."""
+    options = BatchOptions(producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    records = [Record(place, 1_700_000_001_000, b"k", b"open") for place in range(count)]
+    partition = asked.parts.replica_manager.partition("orders", 0)
+    partition.append_records(memoryview(build_batch(records, options)))
 
 
 @asynccontextmanager
@@ -171,6 +179,24 @@ async def test_records_are_read_by_offset_and_time_a_page_at_a_time(tmp_path: Pa
         by_time = (await get(asked, "/topics/orders/records?time=1700000000100")).body.decode()
         assert offsets(by_time) == list(range(100, 120))
         assert offsets((await get(asked, "/topics/orders/records?offset=999")).body.decode()) == []
+
+
+@pytest.mark.parametrize("time", ["1960-01-01", "1969-12-31T23:59:59.999Z", "-9223372036854775807"])
+async def test_a_time_before_all_records_is_the_start_of_the_log(tmp_path: Path, time: str) -> None:
+    async with console(tmp_path) as asked:
+        fill(asked, 60)
+        page = await get(asked, f"/topics/orders/records?time={time}")
+        assert (page.status, offsets(page.body.decode())) == (200, list(range(MAX_RECORDS)))
+
+
+async def test_the_last_committed_records_are_shown_whatever_is_open_after_them(tmp_path: Path) -> None:
+    async with console(tmp_path) as asked:
+        fill(asked, 60)
+        leave_open(asked, 2 * MAX_RECORDS)
+        committed = (await get(asked, "/topics/orders/records?isolation=read_committed")).body.decode()
+        assert offsets(committed) == list(range(10, 60))
+        assert ">Newer" not in committed
+        assert offsets((await get(asked, "/topics/orders/records")).body.decode()) == list(range(110, 160))
 
 
 async def test_a_page_reads_a_bounded_part_of_a_log(tmp_path: Path) -> None:
