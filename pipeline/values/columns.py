@@ -223,14 +223,18 @@ def inferred_type(values: Iterable[bytes | None]) -> pa.StructType | None:
 def _remove_nulls(found: Any, bounds: ColumnBounds) -> Any:
     import pyarrow as pa
 
-    with bounds.count_type():
-        if pa.types.is_null(found):
-            return None
-        if pa.types.is_struct(found):
-            fields = [(one.name, _remove_nulls(one.type, bounds)) for one in found]
-            kept = [pa.field(name, kind) for name, kind in fields if kind is not None]
-            return pa.struct(kept) if kept else None
-        if pa.types.is_list(found):
+    if pa.types.is_null(found):
+        return None
+    if pa.types.is_struct(found):
+        kept = []
+        for one in found:
+            with bounds.count_column():
+                kind = _remove_nulls(one.type, bounds)
+            if kind is not None:
+                kept.append(pa.field(one.name, kind))
+        return pa.struct(kept) if kept else None
+    if pa.types.is_list(found):
+        with bounds.enter_level():
             inner = _remove_nulls(found.value_type, bounds)
-            return None if inner is None else pa.list_(pa.field("element", inner))
-        return found
+        return None if inner is None else pa.list_(pa.field("element", inner))
+    return found

@@ -71,15 +71,16 @@ class _AvroColumns:
 
     def type_of(self, node: Any) -> pa.DataType:
         """Return the type of a node. Raises BadRequestError."""
-        with self._bounds.count_type():
-            if isinstance(node, list):
-                return self._of_union(node)
-            if isinstance(node, str):
-                return self.type_of(self._named[node]) if node in self._named else self._simple_type(node)
-            return self._of_definition(node)
+        if isinstance(node, list):
+            return self._of_union(node)
+        if isinstance(node, str):
+            return self.type_of(self._named[node]) if node in self._named else self._simple_type(node)
+        return self._of_definition(node)
 
     def _of_union(self, node: list[Any]) -> pa.DataType:
         others = [one for one in node if one != "null"]
+        if any(isinstance(one, list) for one in others):
+            raise BadRequestError(f"schema {self._number}: a union is directly inside a union, which is not Avro")
         if len(others) != 1:
             raise BadRequestError(
                 f"schema {self._number}: a union of {len(others)} types has no column, expected one type, or one and "
@@ -98,21 +99,27 @@ class _AvroColumns:
         if kind in ("enum", "fixed"):
             return pa.string() if kind == "enum" else pa.binary()
         if kind == "array":
-            return pa.list_(pa.field("element", self.type_of(node["items"])))
+            with self._bounds.enter_level():
+                return pa.list_(pa.field("element", self.type_of(node["items"])))
         if kind == "map":
-            return pa.map_(pa.string(), self.type_of(node["values"]))
+            with self._bounds.enter_level():
+                return pa.map_(pa.string(), self.type_of(node["values"]))
         return self._simple_type(node.get("logicalType", ""), kind)
 
     def _of_record(self, node: dict[str, Any]) -> pa.DataType:
-        import pyarrow as pa
-
         name = node["name"]
         if name in self._around:
             raise BadRequestError(f"schema {self._number}: {name} contains itself, so it has no column")
         self._around.append(name)
-        fields = [pa.field(one["name"], self.type_of(one["type"])) for one in node["fields"]]
+        fields = [self._of_field(one) for one in node["fields"]]
         self._around.pop()
         return _struct(fields, self._number)
+
+    def _of_field(self, field: dict[str, Any]) -> pa.Field:
+        import pyarrow as pa
+
+        with self._bounds.count_column():
+            return pa.field(field["name"], self.type_of(field["type"]))
 
     def _simple_type(self, name: str, fallback: Any = None) -> pa.DataType:
         return _simple_type(_AVRO_TYPES, name, self._number, fallback)
@@ -262,22 +269,26 @@ def _json(node: Any, what: str, bounds: ColumnBounds) -> pa.DataType:
     """Return the Arrow type of a JSON schema; errors name it as ``what``. Raises BadRequestError."""
     import pyarrow as pa
 
-    with bounds.count_type():
-        kinds = node.get("type") if isinstance(node, dict) else None
-        kinds = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
-        kind = kinds[0] if len(kinds) == 1 else None
-        if kind == "object" and isinstance(node.get("properties"), dict) and node["properties"]:
-            fields = node["properties"].items()
-            return pa.struct([pa.field(name, _json(one, f"{what}, {name}", bounds)) for name, one in fields])
-        if kind == "array" and isinstance(node.get("items"), dict):
+    kinds = node.get("type") if isinstance(node, dict) else None
+    kinds = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
+    kind = kinds[0] if len(kinds) == 1 else None
+    if kind == "object" and isinstance(node.get("properties"), dict) and node["properties"]:
+        return pa.struct([_json_field(name, one, what, bounds) for name, one in node["properties"].items()])
+    if kind == "array" and isinstance(node.get("items"), dict):
+        with bounds.enter_level():
             return pa.list_(pa.field("element", _json(node["items"], what, bounds)))
-        known = {"integer": pa.int64, "number": pa.float64, "string": pa.string, "boolean": pa.bool_}.get(str(kind))
-        if known is None:
-            shown = show_json(node, 100)
-            raise BadRequestError(
-                f"{what}: no column for {shown}, expected a single type, and properties for an object"
-            )
-        return known()
+    known = {"integer": pa.int64, "number": pa.float64, "string": pa.string, "boolean": pa.bool_}.get(str(kind))
+    if known is None:
+        shown = show_json(node, 100)
+        raise BadRequestError(f"{what}: no column for {shown}, expected a single type, and properties for an object")
+    return known()
+
+
+def _json_field(name: str, node: Any, what: str, bounds: ColumnBounds) -> pa.Field:
+    import pyarrow as pa
+
+    with bounds.count_column():
+        return pa.field(name, _json(node, f"{what}, {name}", bounds))
 
 
 def _json_reader(schema: RegisteredSchema) -> Reader:
@@ -451,19 +462,30 @@ class _MessageColumns:
         if name in self._around:
             raise BadRequestError(f"schema {self._number}: {name} contains itself, so it has no column")
         self._around.append(name)
-        fields = [pa.field(one.name, self._of_field(one)) for one in message.fields]
+        fields = [self._of_field(one) for one in message.fields]
         self._around.pop()
         return _struct(fields, self._number)
 
-    def _of_field(self, field: Any) -> pa.DataType:
+    def _of_field(self, field: Any) -> pa.Field:
         import pyarrow as pa
 
-        with self._bounds.count_type():
-            if _is_map(field):
-                entry = field.message_type.fields_by_name
-                return pa.map_(self._of_field(entry["key"]), self._of_field(entry["value"]))
-            one = self.type_of(field.message_type) if field.message_type else _scalar_type(field)
-            return pa.list_(pa.field("element", one)) if _is_repeated(field) else one
+        with self._bounds.count_column():
+            return pa.field(field.name, self._of_values(field))
+
+    def _of_values(self, field: Any) -> pa.DataType:
+        import pyarrow as pa
+
+        if _is_map(field):
+            entry = field.message_type.fields_by_name
+            with self._bounds.enter_level():
+                return pa.map_(self._of_one(entry["key"]), self._of_one(entry["value"]))
+        if _is_repeated(field):
+            with self._bounds.enter_level():
+                return pa.list_(pa.field("element", self._of_one(field)))
+        return self._of_one(field)
+
+    def _of_one(self, field: Any) -> pa.DataType:
+        return self.type_of(field.message_type) if field.message_type else _scalar_type(field)
 
 
 def _scalar_type(field: Any) -> pa.DataType:

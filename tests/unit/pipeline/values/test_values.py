@@ -564,7 +564,7 @@ def test_schemas_of_many_columns_are_pinned(schema: RegisteredSchema) -> None:
 
 
 def test_deep_json_values_are_refused_as_columns() -> None:
-    with pytest.raises(BadRequestError, match=r"the values: with the fields .* over 50 levels deep"):
+    with pytest.raises(BadRequestError, match="the values: it is over 50 levels deep"):
         inferred_type([b'{"a":' * 60 + b"1" + b"}" * 60])
     found = inferred_type([b'{"a":' * 40 + b"1" + b"}" * 40])
     assert found is not None
