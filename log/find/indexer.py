@@ -118,13 +118,14 @@ class LogIndexer:
         bound = log.index_bound
         if bound == UNBOUND:
             return
-        for index in (self.keys, self.tags):
-            if index is not None and max(index.next_offset, self._reached) > bound:
-                logger.warning(
-                    "%s: the log has lost records that its index has; rebuilding the index", log.topic_partition
-                )
-                self.rebuilds += 1
-                index.restart_at(log.log_start_offset)
+        indices = [index for index in (self.keys, self.tags) if index is not None]
+        cut = [index for index in indices if max(index.next_offset, self._reached) > bound]
+        if cut:
+            self._reached = UNBOUND  # until all are rebuilt: a directory that cannot be made again is tried again
+        for index in cut:
+            logger.warning("%s: the log has lost records that its index has; rebuilding the index", log.topic_partition)
+            self.rebuilds += 1
+            index.restart_at(log.log_start_offset)
         if self._reached > bound:
             self._reached = 0
         with log.lock:

@@ -387,6 +387,24 @@ def test_an_index_whose_files_cannot_be_removed_is_complete_after_the_rebuild(
     check_answers(log, indexer, records)
 
 
+@pytest.mark.parametrize("of", ["keys", "tags"])
+def test_a_directory_that_cannot_be_made_again_after_a_truncation_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    records = fill(log, random.Random(1), 20)
+    indexer_of(log).checkpoint()
+    indexer = indexer_of(log)
+    log.truncate_to(records[10].offset)
+    records = [record for record in records if record.offset < log.log_end_offset] + fill(log, random.Random(2), 20)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", failing_below(of, os.mkdir))
+        with pytest.raises(KafkaStorageError):
+            indexer.step()
+    catch_up(indexer)
+    check_answers(log, indexer, records)
+
+
 def failing_below(directory: str, real: Callable[..., Any]) -> Callable[..., Any]:
     """Return the call of the operating system, which fails for a directory and what is in it."""
 
