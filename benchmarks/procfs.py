@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,8 @@ STAT_PPID = 1
 STAT_UTIME = 11
 STAT_STIME = 12
 """Fields of /proc/PID/stat counted from the state, the first after the command's name in brackets: proc(5)."""
+TREE_LOOKS = 10
+"""How often the processes of a tree are read if some of them end meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +59,17 @@ def cpu_time(pid: int) -> CpuTime:
 
 
 def run_time_s(pid: int) -> float:
-    """Read the processor time of a process's living threads by the scheduler's clock, which counts nanoseconds.
+    """Read the processor time of a process so far, all its threads, by the scheduler's clock, which counts nanoseconds.
     `cpu_time` counts hundredths of a second, but splits user and system time.
+
+    Threads that have ended count, too, so the difference of two looks is what was used between them. Raises
+    ProcessLookupError if there is no such process. Source: clock_getcpuclockid(3).
     """
-    texts = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
-    return sum(int(text.split()[0]) for text in texts) / 1e9
+    clock = ctypes.c_int()
+    error = ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock))
+    if error:
+        raise ProcessLookupError(error, f"{os.strerror(error)}: process {pid}")
+    return time.clock_gettime_ns(clock.value) / 1e9
 
 
 def rss_bytes(pid: int) -> int:
@@ -76,7 +86,20 @@ def parse_tree_stat(text: str, ticks_per_second: int) -> tuple[int, float]:
 
 
 def tree_cpu_s(root: int) -> float:
-    """Sum the processor time in seconds of a process and of all that descend from it."""
+    """Sum the processor time in seconds of a process and of all that descend from it.
+
+    A process that ends meanwhile may have been read neither itself nor with its parent, or with both: then all are read
+    again, up to TREE_LOOKS times.
+    """
+    for _ in range(TREE_LOOKS):
+        before, found = read_tree(root), read_tree(root)
+        if before.keys() <= read_tree(root).keys():
+            break
+    return sum(found.values())
+
+
+def read_tree(root: int) -> dict[int, float]:
+    """Read the processor time in seconds of a process and of each that descends from it, by process id."""
     ticks = os.sysconf("SC_CLK_TCK")
     found: dict[int, tuple[int, float]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -85,12 +108,12 @@ def tree_cpu_s(root: int) -> float:
     children: dict[int, list[int]] = defaultdict(list)
     for pid, (parent, _) in found.items():
         children[parent].append(pid)
-    total, waiting = 0.0, [root]
+    tree, waiting = {}, [root]
     while waiting:
         pid = waiting.pop()
-        total += found[pid][1]
+        tree[pid] = found[pid][1]
         waiting += children[pid]
-    return total
+    return tree
 
 
 def read_bytes(pid: int) -> int:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
+from benchmarks import procfs
 from benchmarks.procfs import (
     CpuTime,
     cpu_time,
@@ -16,6 +19,7 @@ from benchmarks.procfs import (
     parse_tree_stat,
     read_bytes,
     rss_bytes,
+    run_time_s,
     tree_cpu_s,
 )
 
@@ -43,6 +47,52 @@ def test_status_without_rss_is_an_error() -> None:
 def test_own_process_can_be_read() -> None:
     assert cpu_time(os.getpid()).total_s >= 0
     assert rss_bytes(os.getpid()) > 1_000_000
+
+
+def test_threads_that_end_between_two_looks_count() -> None:
+    spent_s: list[float] = []
+    before_s = run_time_s(os.getpid())
+    for _ in range(2):
+        thread = threading.Thread(target=spin, args=(0.02, spent_s), daemon=True)
+        thread.start()
+        thread.join()
+    assert run_time_s(os.getpid()) - before_s >= sum(spent_s)
+
+
+def test_the_run_time_never_goes_back_while_threads_end() -> None:
+    looks_s = [run_time_s(os.getpid())]
+    for _ in range(20):
+        threads = [threading.Thread(target=spin, args=(0.001, []), daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        looks_s.append(run_time_s(os.getpid()))
+        for thread in threads:
+            thread.join()
+    assert looks_s == sorted(looks_s)
+
+
+def spin(seconds: float, spent_s: list[float]) -> None:
+    """Use the processor for so long in this thread, and note how long it was."""
+    while time.thread_time() < seconds:
+        pass
+    spent_s.append(time.thread_time())
+
+
+def test_the_run_time_of_another_process_is_that_of_its_threads() -> None:
+    with subprocess.Popen([sys.executable, "-I", "-c", "sum(range(3_000_000)); input()"], stdin=subprocess.PIPE) as one:
+        while run_time_s(one.pid) < 0.02:
+            time.sleep(0.001)
+        one.communicate(b"\n")
+    with pytest.raises(ProcessLookupError):
+        run_time_s(one.pid)
+
+
+def test_a_process_that_ends_while_its_tree_is_read_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parent was read before it was waited for, and it was gone when its own time was to be read."""
+    alive, waited_for = {1: 1.0, 2: 5.0}, {1: 6.0}
+    trees = iter([alive, {1: 1.0}, waited_for, waited_for, waited_for, waited_for])
+    monkeypatch.setattr(procfs, "read_tree", lambda _: next(trees))
+    assert tree_cpu_s(1) == 6.0
 
 
 def test_the_time_of_children_counts_in_a_tree() -> None:
