@@ -1,4 +1,4 @@
-"""Replication of partitions that other brokers lead: a task for each leader and shard of ``num.replica.fetchers``.
+"""Replication of partitions that other brokers lead: ``num.replica.fetchers`` tasks for each leader.
 
     fetch -> work that the answer brings, on the loop or in threads -> fetch
 
@@ -49,7 +49,7 @@ pages.
 
 
 class ReplicaFetcher:
-    """Task that fetches from one leader, for one shard."""
+    """Task of one fetch loop, which fetches from one leader."""
 
     def __init__(
         self,

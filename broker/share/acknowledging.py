@@ -83,7 +83,11 @@ def check_batches(batches: Iterable[AcknowledgementBatch], who: Acknowledger) ->
 
 
 def check_member(group_id: str | None, member_id: str | None) -> tuple[str, str]:
-    """Return the group id and the member id of a request. Raises InvalidRequestError if one is missing or too long."""
+    """Return the group id and the member id of a request.
+
+    Raises InvalidRequestError if the group id is null, or the member id is null, empty or longer than
+    MAX_MEMBER_ID_LENGTH characters.
+    """
     if group_id is None:
         raise InvalidRequestError("Invalid group id in the request.")
     if not member_id or len(member_id) > MAX_MEMBER_ID_LENGTH:

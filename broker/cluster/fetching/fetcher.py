@@ -100,7 +100,7 @@ class _Partition:
 
 
 class LeaderFetcher:
-    """Fetch loop for the partitions of one leader, or of one shard of them."""
+    """Fetch loop for partitions of one leader: those that one of its ``num.replica.fetchers`` loops has."""
 
     def __init__(self, config: FetcherConfig) -> None:
         self.config = config

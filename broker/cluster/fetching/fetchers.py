@@ -1,4 +1,4 @@
-"""Partitions that this broker follows, grouped by fetch loop: one loop for each leader and shard.
+"""Partitions that this broker follows, grouped by fetch loop: ``num.replica.fetchers`` loops for each leader.
 
 The newest image decides: a replica of this broker is fetched from its leader, if that is another broker, in that leader
 epoch. A replica without a leader waits. Sans-io, not thread-safe.
@@ -16,10 +16,10 @@ from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
 
 
 class FetcherId(NamedTuple):
-    """Identity of a fetch loop: the leader's id, and one of ``num.replica.fetchers`` shards."""
+    """Identity of a fetch loop: the leader's id, and the number of one of its ``num.replica.fetchers`` loops."""
 
     leader: int
-    shard: int
+    number: int
 
 
 class FollowedEpoch(NamedTuple):
@@ -32,9 +32,9 @@ class FollowedEpoch(NamedTuple):
 class Fetchers:
     """The followed partitions of each fetch loop."""
 
-    def __init__(self, node_id: int, shards: int) -> None:
+    def __init__(self, node_id: int, loops_per_leader: int) -> None:
         self._node_id = node_id
-        self._shards = shards
+        self._loops_per_leader = loops_per_leader
         self._topics: dict[bytes, dict[int, FetcherId]] = {}
         self._loops: dict[FetcherId, dict[FetchKey, FollowedEpoch]] = {}
 
@@ -73,7 +73,8 @@ class Fetchers:
         loops that change to ``touched``.
         """
         is_followed = self._node_id in state.replicas and state.leader not in (NO_LEADER, self._node_id)
-        wanted = FetcherId(state.leader, shard_of(name, key.partition, self._shards)) if is_followed else None
+        number = loop_number(name, key.partition, self._loops_per_leader)
+        wanted = FetcherId(state.leader, number) if is_followed else None
         if wanted != fetcher_ids.get(key.partition):
             self._remove(fetcher_ids, key, touched)
         if wanted is not None:
@@ -94,6 +95,6 @@ class Fetchers:
                 del self._loops[fetcher]
 
 
-def shard_of(topic: str, partition: int, shards: int) -> int:
-    """Return the shard of a partition; a topic's partitions are spread evenly over all shards."""
-    return (sum(topic.encode()) + partition) % shards
+def loop_number(topic: str, partition: int, loops_per_leader: int) -> int:
+    """Return the number of a partition's fetch loop; a topic's partitions are spread evenly over all of a leader's."""
+    return (sum(topic.encode()) + partition) % loops_per_leader

@@ -179,7 +179,8 @@ class Channel:
         if request_header_version(api_key, version) >= 2:
             header += b"\0"
         body = request.encode(version)
-        # Records have no other limit: ``replica.fetch.response.max.bytes``, and a larger batch is sent alone.
+        # An answer with records may be as long as a frame: ``replica.fetch.response.max.bytes`` is set by the user, and
+        # a leader exceeds it for a first batch that is larger.
         longest = MAX_FRAME_BYTES if api_key == ApiKey.FETCH else MAX_RESPONSE_BYTES
         frame = memoryview(await connection.link.exchange(header + body, longest))
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)

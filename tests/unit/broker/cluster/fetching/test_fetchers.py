@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.broker.cluster.fetching.fetchers import FetcherId, Fetchers, FollowedEpoch, shard_of
+from tidelog.broker.cluster.fetching.fetchers import FetcherId, Fetchers, FollowedEpoch, loop_number
 from tidelog.broker.cluster.fetching.session import FetchKey
 from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
 
@@ -49,6 +49,6 @@ def test_partitions_that_are_led_here_or_gone_leave_their_loop() -> None:
     assert fetchers.take_topic("a", ID, []) == set()
 
 
-def test_a_topics_partitions_are_spread_over_the_shards() -> None:
-    assert {shard_of("orders", index, 4) for index in range(4)} == {0, 1, 2, 3}
-    assert shard_of("orders", 5, 1) == 0
+def test_a_topics_partitions_are_spread_over_the_loops() -> None:
+    assert {loop_number("orders", index, 4) for index in range(4)} == {0, 1, 2, 3}
+    assert loop_number("orders", 5, 1) == 0
