@@ -87,9 +87,11 @@ class KeyIndex:
 
     def restart_at(self, offset: int) -> None:
         """Remove all files; the next offset to index is ``offset``. Raises KafkaStorageError."""
-        self.restarts += 1  # first: see ``KeyCandidates.iterate``
+        # In this order: a reader that finds no file up to its ``next_offset`` sees that ``restarts`` has grown. And
+        # before the directory: if that cannot be removed, records must not count as indexed.
+        self.next_offset = offset
+        self.restarts += 1
         self.files, self._bases, self._begun = (), [], 0
-        self.next_offset = offset  # before the directory: if that cannot be removed, records must not count as indexed
         self._file_system.remove_directory(self.directory)
         self._file_system.make_directory(self.directory)
 

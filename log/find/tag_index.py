@@ -71,10 +71,10 @@ class TagIndex:
 
     def restart_at(self, offset: int) -> None:
         """Remove all files; the next offset to index is ``offset``. Raises KafkaStorageError."""
-        self.restarts += 1  # first: see ``MatchReader``
+        self.next_offset = offset  # in this order, as in KeyIndex
+        self.restarts += 1
         self.files, self._begun = (), 0
         self._checksums = {}
-        self.next_offset = offset  # before the directory: if that cannot be removed, records must not count as indexed
         self._file_system.remove_directory(self.directory)
         self._file_system.make_directory(self.directory)
 
@@ -99,9 +99,8 @@ class TagIndex:
         return file
 
     def select(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
-        """Iterate over the offsets from ``start`` to below ``end`` of records with that tag hash, ascending, in the
-        files of this moment."""
-        end = min(end, self.next_offset)
+        """Iterate over the offsets from ``start`` to below ``end``, which is at most ``next_offset``, of records with
+        that tag hash, ascending, in the files of this moment."""
         files = [file for file in self.files if file.end_offset > start and file.base_offset < end]
         return (offset for file in files for offset in file.select(tag_hash, start, end))
 

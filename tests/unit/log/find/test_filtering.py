@@ -208,3 +208,25 @@ def test_a_reader_during_the_removal_of_an_index_misses_nothing(
     monkeypatch.setattr(kind, "select", select_late)
     found = read_all(log, query, indexer)
     assert [record.offset for record in found] == [record.offset for record in records if query.matches(record)]
+
+
+@pytest.mark.parametrize("query", BY_INDEX, ids=str)
+def test_a_reader_at_each_moment_of_the_removal_of_an_index_misses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: Query
+) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    records = fill(log, random.Random(3), 60)
+    indexer = indexer_of(log)
+    found: list[tuple[str, list[int]]] = []
+
+    def set_and_read(index: object, name: str, value: object) -> None:
+        object.__setattr__(index, name, value)
+        found.append((name, [record.offset for record in read_all(log, query, indexer)]))
+
+    for kind in (KeyIndex, TagIndex):
+        monkeypatch.setattr(kind, "__setattr__", set_and_read)
+    indexer.rebuild()
+    monkeypatch.undo()
+    assert {"next_offset", "restarts", "files"} <= {name for name, _ in found}
+    wanted = [record.offset for record in records if query.matches(record)]
+    assert [name for name, offsets in found if offsets != wanted] == []
