@@ -111,8 +111,8 @@ def replay_source(paths: str, choice: dict[str, str], begin: str | None, end: st
 
 
 def moment(text: str, option: str) -> int:
-    """Parse a time to the first ms since 1970 at or after it; without a zone it is UTC. Raises BadRequestError, which
-    names the ``option``."""
+    """Parse a time to the first ms since 1970 at or after it, 0 for an earlier one; without a zone it is UTC. Raises
+    BadRequestError, which names the ``option``."""
     if text.isascii() and text.isdecimal():
         return int(text)
     try:
@@ -124,7 +124,7 @@ def moment(text: str, option: str) -> int:
         }
         wanted = expected.get(option, "ms since 1970 or an ISO 8601 time")
         raise BadRequestError(f"{option} {text}: expected {wanted}") from None
-    return first_millisecond(found if found.tzinfo else found.replace(tzinfo=UTC))
+    return max(first_millisecond(found if found.tzinfo else found.replace(tzinfo=UTC)), 0)
 
 
 def replay(spark: SparkSession | None, request: ReplayRequest, progress: Progress | None = None) -> list[ReplayResult]:
