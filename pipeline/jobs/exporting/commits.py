@@ -95,7 +95,7 @@ def export_into(
     request, before = choose_value_columns(request, _with_mode(before, request))
     looked = Look.take(request.source)
     if request.values and request.columns is None:
-        return looked.unchanged_result(before)  # no value to infer columns from: a later run decides them
+        return looked.postponed_result(before)  # no value to infer columns from: a later run decides them
     target.widen(request)
     plans = [plan_partition(partition, before, request, may_grow=target.may_grow) for partition in looked.partitions]
     waiting = _plan_files([plan for plan in plans if plan.changes_state], request, _workers(spark))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidelog.pipeline.export.file import FileResult
 from tidelog.pipeline.export.manifest import APPEND, Manifest
@@ -87,16 +87,21 @@ class ExportResult:
         }
 
     def incomplete(self, before_ms: int) -> list[str]:
-        """List the partitions of the table that may still get a record with a time before ``before_ms``.
+        """List the partitions of which the table may lack a record with a time before ``before_ms``.
 
         A partition is complete when this run read it to its end at that time or later. A record of that time or later
         in the table also makes it complete. With LogAppendTime no earlier record can follow. With CreateTime producers
-        choose the times, so allow for the delay that records may have.
+        choose the times, so allow for the delay that records may have. A partition of the source that the table does
+        not have yet is complete only if it has no record.
         """
+        through = dict.fromkeys(self.ends, -1) | {
+            (name, partition): timestamp
+            for name, partitions in self.complete_through().items()
+            for partition, (timestamp, _) in partitions.items()
+        }
         return [
             f"{name}-{partition}"
-            for name, partitions in sorted(self.complete_through().items())
-            for partition, (timestamp, _) in sorted(partitions.items())
+            for (name, partition), timestamp in sorted(through.items())
             if timestamp < before_ms and not (self.looked_ms >= before_ms and (name, partition) in self.exhausted)
         ]
 
@@ -119,6 +124,13 @@ class Look:
         return ExportResult(
             manifest, committed=False, looked_ms=self.when_ms, exhausted=self._find_exhausted(), ends=self._ends()
         )
+
+    def postponed_result(self, manifest: Manifest) -> ExportResult:
+        """Build the result of a run that left all records to a later one: only a partition without records is
+        exhausted."""
+        empty = (p for p in self.partitions if p.bounds.start >= p.bounds.end)
+        exhausted = frozenset((p.directory.topic, p.directory.partition) for p in empty)
+        return replace(self.unchanged_result(manifest), exhausted=exhausted)
 
     def result(self, before: Manifest, after: Manifest, results: Iterable[FileResult]) -> ExportResult:
         """Build the result of a run that committed ``after`` to a table with the state ``before``."""

@@ -196,6 +196,25 @@ def test_an_open_transaction_holds_the_day_up(data: DataDirectory) -> None:
     assert result.incomplete(result.looked_ms) == []
 
 
+def test_records_left_to_a_later_run_hold_the_day_up(data: DataDirectory) -> None:
+    """Without a value no columns can be inferred, so nothing is exported; the empty partition lacks no record."""
+    write(data.log("orders"), [Record(number, NOW_MS, b"k", None) for number in range(3)])
+    data.log("orders", 1)
+    result = run(data, values="json")
+    assert (result.committed, result.lag()) == (False, {("orders", 0): 3, ("orders", 1): 0})
+    assert result.incomplete(NOW_MS + 1) == ["orders-0"]
+    write(data.log("orders"), [Record(0, NOW_MS, b"k", b'{"a": 1}')])
+    result = run(data, values="json")
+    assert (result.rows, result.incomplete(result.looked_ms)) == (4, [])
+
+
+def test_a_partition_that_the_table_does_not_have_holds_the_day_up(data: DataDirectory) -> None:
+    fill(data.log("orders"), 1)
+    result = run(data)
+    found = replace(result, manifest=replace(result.manifest, topics={}), exhausted=frozenset())
+    assert found.incomplete(NOW_MS) == ["orders-0"]
+
+
 def test_everything_is_exported_when_uncommitted_is_asked_for(data: DataDirectory) -> None:
     log = data.log("orders")
     written = fill(log, 1, producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
