@@ -16,7 +16,8 @@ _MAPPINGS = (
 
 
 def difference(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
-    """Return the changes that lead from ``old`` to ``new``."""
+    """Return the changes that lead from ``old`` to ``new``. Only the mappings and ``producer_ids`` are set.
+    ``deletions`` stays empty: a member finds deleted topics in ``topics.changed``."""
     delta = MetadataDelta(old)
     for name in _MAPPINGS:
         changes: MapChanges[Any, Any] = getattr(delta, name)
