@@ -194,9 +194,10 @@ def new_version(state: State, subject: str, submission: Submission, canonical: s
         references=submission.references,
     )
     if state.mode_of(subject) == "IMPORT" and submission.id is not None:
-        return _build_imported(state, fresh, submission)
-    same = state.same_content(fresh.content)
-    found = replace(fresh, id=same[0].id) if same else fresh
+        found = _build_imported(state, fresh, submission)
+    else:
+        same = state.same_content(fresh.content)
+        found = replace(fresh, id=min(one.id for one in same)) if same else fresh
     if max(found.id, found.version) > MAX_NUMBER:
         raise errors.store_failed(f"no id and no version can be greater than {MAX_NUMBER}")
     return found
@@ -207,6 +208,15 @@ def _build_imported(state: State, fresh: RegisteredSchema, submission: Submissio
     if any(one.content != fresh.content for one in state.find_by_id(submission.id)):
         raise errors.schema_id_in_use(submission.id)
     return replace(fresh, id=submission.id, version=submission.version or fresh.version)
+
+
+def register(state: State, schema: RegisteredSchema) -> list[StoredRecord]:
+    """Return the records of a new version, or of an imported one. If it replaces one with a greater id, compaction
+    removes that record; so the greatest id is kept, too."""
+    replaced = state.version(schema.subject, schema.version)
+    if replaced is None or replaced.id <= schema.id:
+        return [schema_record(schema)]
+    return [schema_record(schema), last_id_record(state.last_id)]
 
 
 def to_compare(level: str, versions: Sequence[RegisteredSchema]) -> Sequence[RegisteredSchema]:
@@ -252,7 +262,8 @@ def delete_subject(state: State, subject: str, *, permanent: bool) -> tuple[list
         return [one.version for one in every], [*gone, last_id_record(state.last_id)]
     if not live:
         raise errors.subject_soft_deleted(subject)
-    records = [deletion_record(subject, live[-1].version), *_remove_settings(state, subject)]
+    # A subject has one such record after compaction. The last one must name the versions of the earlier ones, too.
+    records = [deletion_record(subject, every[-1].version), *_remove_settings(state, subject)]
     return [one.version for one in live], records
 
 

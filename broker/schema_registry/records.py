@@ -5,12 +5,14 @@
     CONFIG          keytype, subject or null, magic 0       subject, compatibilityLevel             not set
     MODE            keytype, subject or null, magic 0       subject, mode                           not set
     DELETE_SUBJECT  keytype, subject, magic 0               subject, version                        -
-    NOOP            keytype, magic 0                        none, or lastId                         -
+    NOOP            magic 0, keytype                        lastId                                  -
+    NOOP            keytype, magic 0                        none: Confluent's                       -
 
 Compaction compares the bytes of keys, so their fields are in Confluent's order. Unknown fields of a value
 (``metadata``, ``ruleSet``) are kept. ``lastId`` is Tidelog's own field: the greatest id that was assigned, which is
-known even after that schema was deleted permanently. Confluent's registry ignores the value of a NOOP. Source:
-Confluent's SchemaRegistryKey and its values.
+known even after that schema was deleted permanently, or replaced. Confluent's registry reads a key as JSON, in any
+order, and ignores the value of a NOOP. It writes NOOPs without a value itself. Their keys have the other order, so
+compaction keeps the last id beside them. Source: Confluent's SchemaRegistryKey, its serializer and its values.
 """
 
 from __future__ import annotations
@@ -89,10 +91,10 @@ class MalformedRecordError(Exception):
 
 
 def encode_key(key: Key) -> bytes:
-    """Encode a key as JSON, with its fields in Confluent's order."""
-    fields: dict[str, Any] = {"keytype": key.kind.value}
-    if key.kind is not KeyType.NOOP:
-        fields["subject"] = key.subject
+    """Encode a key as JSON, with its fields in Confluent's order; that of a NOOP in the other order."""
+    if key.kind is KeyType.NOOP:
+        return to_bytes({"magic": 0, "keytype": key.kind.value})
+    fields: dict[str, Any] = {"keytype": key.kind.value, "subject": key.subject}
     if key.kind is KeyType.SCHEMA:
         fields["version"] = key.version
     return to_bytes({**fields, "magic": 1 if key.kind is KeyType.SCHEMA else 0})
@@ -201,7 +203,7 @@ def tombstone(subject: str, version: int) -> StoredRecord:
 
 
 def last_id_record(number: int) -> StoredRecord:
-    """Return the record that keeps the greatest assigned id when its schema is deleted permanently."""
+    """Return the record that keeps the greatest assigned id when its schema is deleted permanently or replaced."""
     return StoredRecord(Key(KeyType.NOOP), {LAST_ID: number})
 
 

@@ -21,7 +21,6 @@ from tidelog.broker.schema_registry.records import (
     RegisteredSchema,
     StoredRecord,
     mode_record,
-    schema_record,
 )
 from tidelog.broker.schema_registry.state import DEFAULT_LEVEL, DEFAULT_MODE, State
 from tidelog.broker.schema_registry.topic import SchemasTopic
@@ -123,7 +122,7 @@ class Registry:
                 if settled is state and settled.changes == before:
                     break
             schema = changes.new_version(state, subject, submission, LookedUpSchema(parsed, normalize).text)
-            await self._topic.write([schema_record(schema)])
+            await self._topic.write(changes.register(state, schema))
             return schema
 
     async def look_up(

@@ -139,7 +139,8 @@ class State:
         return [one for one in self._find_all(self._referenced.get((subject, number), {})) if not one.deleted]
 
     def _find_all(self, pairs: Mapping[SubjectVersion, None]) -> Iterator[RegisteredSchema]:
-        return (self._subjects[subject][version] for subject, version in pairs)
+        """Yield versions by subject and number: the order of their records is another one after a compaction."""
+        return (self._subjects[subject][version] for subject, version in sorted(pairs))
 
     def resolve(self, references: tuple[Reference, ...]) -> tuple[tuple[Reference, RegisteredSchema], ...]:
         """Return all schemas that references lead to, each once and after those that it refers to.

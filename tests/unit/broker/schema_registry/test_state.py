@@ -46,7 +46,6 @@ CONFLUENT = [
     (config_record("s", None), '{"keytype":"CONFIG","subject":"s","magic":0}', None),
     (mode_record("s", "READONLY"), '{"keytype":"MODE","subject":"s","magic":0}', '{"subject":"s","mode":"READONLY"}'),
     (deletion_record("s", 2), '{"keytype":"DELETE_SUBJECT","subject":"s","magic":0}', '{"subject":"s","version":2}'),
-    (StoredRecord(Key(KeyType.NOOP), None), '{"keytype":"NOOP","magic":0}', None),
 ]  # fmt: skip
 
 
@@ -266,6 +265,8 @@ def test_no_id_is_assigned_that_a_serializer_cannot_write() -> None:
     assert code_of(changes.new_version, state, "new", Submission("y"), "y") == 50001
     assert changes.new_version(state, "new", Submission("x"), "x").id in (1, 2**31 - 1)
     assert code_of(changes.new_version, state, "t", Submission("x"), "x") == 50001
+    state.replay(*mode_record(None, "IMPORT"))
+    assert code_of(changes.new_version, state, "t", Submission("x", id=1), "x") == 50001
 
 
 operations = st.lists(
