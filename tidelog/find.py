@@ -22,7 +22,7 @@ from tidelog.client import DEFAULT_BOOTSTRAP, ClientError
 from tidelog.client.connection import PLAIN
 from tidelog.client.security import Security
 from tidelog.client.settings import ClientSettings
-from tidelog.log.find.times import parse_time
+from tidelog.log.find.times import parse_time, write_ms
 
 PAGE_RECORDS = 1000
 TIMEOUT_S = 60.0
@@ -79,7 +79,7 @@ class Tidelog:
                 parameters[f"{name}64"] = base64.b64encode(raw).decode()
         for name, moment in (("from", begin), ("to", end)):
             if moment is not None:
-                parameters[name] = str(to_ms(moment))
+                parameters[name] = write_ms(to_ms(moment))
         return self._pages(topic, parameters, max_records)
 
     def _pages(self, topic: str, parameters: dict[str, str], max_records: int | None) -> Iterator[FoundRecord]:

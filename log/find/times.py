@@ -1,7 +1,8 @@
 """Parser of times as people write them; it returns ms since 1970.
 
-``1700000000000`` is ms since 1970. ``2026-11-21`` and ``2026-11-21T09:00`` are local times, unless ``Z`` or an offset
-follows. ``09:00`` and ``09:00:30`` are times of today. ``15m``, ``2h`` and ``1d`` are times before now.
+``1700000000000`` is milliseconds since 1970, of at least 9 digits; so are ``000000005`` and ``0``. ``2026-11-21`` is
+local midnight. ``2026-11-21T09:00`` is local, unless ``Z`` or an offset follows; a blank may be in place of ``T``.
+``09:00`` and ``09:00:30`` are times of today. ``15m``, ``2h`` and ``1d`` are times before now.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from datetime import UTC, datetime
 
 _AGO = re.compile(r"(\d+)([smhd])")
 _OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
+_ON_DATE = re.compile(r"(\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d(-?\d)?)([T ].*)?", re.ASCII)
+"""A date with or without a time. Python accepts any separator, and so an offset after a date as a time of day."""
+_MS = re.compile(r"0|-?\d{9,}", re.ASCII)
+"""Milliseconds. A number of fewer digits may be a date: ``20261121``, with eight, is one."""
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MAX_MS = 2**63 - 1
-_MS_DIGITS = 9
-"""Fewest digits of a number that is taken for milliseconds: ``20261121``, with eight, is a date."""
+_MS_LENGTH = 10
+"""Length of a number that ``write_ms`` fills with zeros: nine digits, and a sign."""
 
 
 def parse_time(text: str, now_ms: int | None = None) -> int:
@@ -27,14 +32,16 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
             return found
         raise ValueError
     except (ValueError, OverflowError):
-        forms = "milliseconds since 1970, or 2026-11-21T09:00"
+        forms = "milliseconds since 1970, of at least 9 digits, or 2026-11-21T09:00"
         if now_ms is not None:
-            forms = "milliseconds since 1970, 2026-11-21T09:00, 09:00 of today, or 15m, 2h, 1d ago"
+            forms = (
+                "milliseconds since 1970, of at least 9 digits, 2026-11-21T09:00, 09:00 of today, or 15m, 2h, 1d ago"
+            )
         raise ValueError(f"{text!r} is not a time: expected {forms}") from None
 
 
 def _parse(text: str, now_ms: int | None) -> int:
-    if text.lstrip("-").isdigit() and len(text.lstrip("-")) >= _MS_DIGITS:
+    if _MS.fullmatch(text):
         return int(text)
     if now_ms is not None:
         ago = _AGO.fullmatch(text)
@@ -46,7 +53,14 @@ def _parse(text: str, now_ms: int | None) -> int:
             today = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone()
             # Without the offset of now: on a day on which summer time begins or ends, the hour may have another one.
             return to_ms(today.replace(hour=hour, minute=minute, second=second, microsecond=0, tzinfo=None))
+    if not _ON_DATE.fullmatch(text):
+        raise ValueError
     return to_ms(datetime.fromisoformat(text))
+
+
+def write_ms(time_ms: int) -> str:
+    """Write milliseconds in a form that ``parse_time`` takes for nothing else."""
+    return f"{time_ms:0{_MS_LENGTH}d}"
 
 
 def to_ms(moment: datetime) -> int:

@@ -11,10 +11,12 @@ import pytest
 
 from tidelog import find
 from tidelog.admin_interface import AdminInterface, ask_admin_address
+from tidelog.broker.admin.find import parse_request
 from tidelog.cli import main
 from tidelog.client import ClientError
 from tidelog.client.cluster import Cluster
 from tidelog.client.security import Security
+from tidelog.log.find.lookup import MAX_TIME
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -105,6 +107,21 @@ def test_an_answer_that_is_not_json_is_an_error_of_the_client(body: bytes) -> No
         with pytest.raises(ClientError, match=f"the admin interface at 127.0.0.1:{port} sent no valid response"):
             interface.ask(Security({}), "GET", "/", 10.0)
         thread.join(10.0)
+
+
+@pytest.mark.parametrize("moment", [0, 1, -1, 5, -12_345_678, 20_261_121, 99_999_999, 1_700_000_000_000, MAX_TIME])
+def test_a_number_is_sent_in_a_form_that_is_only_milliseconds(moment: int) -> None:
+    """Zero was refused, and 20261121 was the date of which it has the digits."""
+    sent: list[dict[str, str]] = []
+
+    class Client(find.Tidelog):
+        def _ask(self, topic: str, parameters: dict[str, str]) -> dict[str, Any]:
+            sent.append(parameters)
+            return {"records": [], "next": None}
+
+    assert list(Client().find("orders", begin=moment, end=moment)) == []
+    query = parse_request("orders", sent[0], now_ms=0).query
+    assert (query.begin, query.end) == (moment, moment)
 
 
 def test_the_address_is_asked_again_after_a_restart_of_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
