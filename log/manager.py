@@ -6,7 +6,8 @@ clean-shutdown marker are recovered, in threads, before the broker serves.
 
 A partition that cannot be loaded is refused: each request for it gets the error, while the others are served. If the
 error may pass by itself (a full disk, no descriptors, no permission), ``room`` tries again each second; an
-administrator can have every refused log tried again. A directory that fails is offline until the next start.
+administrator can have every refused log tried again. A directory that fails is offline until the next start. If
+two directories have a log of one partition, the partition is refused until a start finds only one.
 
 A deletion is complete when ``delete_log`` returns: the directory has another name (``<topic>-<n>.<id>-delete``) and the
 partition may be created again; its files are removed after ``file.delete.delay.ms``.
@@ -32,9 +33,10 @@ from functools import partial
 from typing import NamedTuple
 
 from tidelog.log.config import LogConfig
-from tidelog.log.directories.deletion import mark_deleted_unrenamed, remove_deleted, rename_away
+from tidelog.log.directories.deletion import delete_copies, mark_deleted_unrenamed, remove_deleted, rename_away
 from tidelog.log.directories.entries import (
     Entry,
+    check_single,
     close_cleanly,
     copy_offsets,
     directory_id_of,
@@ -185,7 +187,8 @@ class LogManager:
         return strays
 
     def _recover_unclean(self) -> None:
-        pending = [(p, e) for p, e in self._entries.items() if not e.clean and e.directory.is_online]
+        unclean = [(p, e) for p, e in self._entries.items() if not e.clean and e.error is None]
+        pending = [(p, e) for p, e in unclean if e.directory.is_online]
         if not pending:
             return
         threads = self._recovery_threads() * len(self.directories)
@@ -326,6 +329,7 @@ class LogManager:
         return entry
 
     def _open(self, partition: TopicPartition, entry: Entry, opening: Opening = UNKNOWN) -> UnifiedLog:
+        check_single(entry)
         directory = entry.directory
         if entry.is_new:
             directory.erase(partition, self._file_system)
@@ -369,6 +373,7 @@ class LogManager:
                         mark_deleted_unrenamed(self.environment, entry, error)
                         raise
                     entry.directory.state.note_directory_name()
+                delete_copies(self.environment, partition, entry)
                 with self._lock:
                     entry.is_gone = True
                     del self._entries[partition]

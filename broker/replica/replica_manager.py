@@ -211,7 +211,8 @@ class ReplicaManager:
     ) -> Callable[[], None]:
         """Return the function that creates the logs of these partitions where they do not exist, for any thread.
         ``is_coming``: the replicas were assigned to this broker just now. Without ``saves_epochs`` the caller saves
-        those of ``unsaved_epochs`` before roles are taken. Logs that may be in a failed log directory are left out.
+        those of ``unsaved_epochs`` before roles are taken. Logs that may be in a failed log directory are left out,
+        and those that are refused.
 
         A log is created in the directory that the metadata name. If it were created elsewhere, and that directory
         failed before the controllers knew of it, the next start would create an empty log instead. The function raises
@@ -236,7 +237,7 @@ class ReplicaManager:
                 try:
                     work()
                 except KafkaStorageError as error:
-                    if not manager.may_lie_offline(partition):
+                    if not manager.may_lie_offline(partition) and not manager.is_out_of_service(partition):
                         raise
                     left_out.append(error)
             if left_out:

@@ -49,6 +49,19 @@ def rename_away(file_system: FileSystem, path: str, gone: str) -> None:
             raise
 
 
+def delete_copies(environment: LogEnvironment, partition: TopicPartition, entry: Entry) -> None:
+    """Remove the other logs of a deleted partition, so that none is there when the partition is created again. One that
+    cannot be renamed is logged."""
+    for path in entry.copies:
+        gone = os.path.join(os.path.dirname(path), name_aside(partition, DELETE_DIRECTORY_SUFFIX))
+        try:
+            rename_away(environment.file_system, path, gone)
+        except KafkaStorageError as error:
+            logger.error("%s stays, although its partition is deleted: %s", path, error)
+        else:
+            environment.deletions.schedule(0, partial(environment.file_system.remove_directory, gone))
+
+
 def mark_deleted_unrenamed(environment: LogEnvironment, entry: Entry, error: KafkaStorageError) -> None:
     """Mark the entry's log as deleted, although its directory could not be renamed. Under the entry's lock."""
     log, entry.log = entry.log, None

@@ -25,8 +25,8 @@ class Entry:
     """
 
     __slots__ = (
-        "clean", "directory", "error", "found_id", "is_deleted_unrenamed", "is_gone", "is_new", "lock", "log", "path",
-        "topic_id",
+        "clean", "copies", "directory", "error", "found_id", "is_deleted_unrenamed", "is_gone", "is_new", "lock", "log",
+        "path", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +40,8 @@ class Entry:
         self.is_new = is_new
         self.directory = directory
         self.path = path
+        self.copies: tuple[str, ...] = ()
+        """Other directories that the start found with the name of this partition. Then its log is not opened."""
         self.topic_id = topic_id
         self.clean = clean
         self.log: UnifiedLog | None = None
@@ -91,6 +93,14 @@ def refuse(entry: Entry) -> UnifiedLog:
         raise entry.error
     entry.directory.state.ensure_online()
     raise KafkaStorageError(f"{entry.path} is not loaded")
+
+
+def check_single(entry: Entry) -> None:
+    """Raise KafkaStorageError if the start found several logs of the partition. Which one has all committed records is
+    not known, so none is opened."""
+    if entry.copies:
+        found = ", ".join((entry.path, *entry.copies))
+        raise KafkaStorageError(f"there are several logs of one partition, {found}: move all but one away, and restart")
 
 
 def size_of(file_system: FileSystem, entry: Entry) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tidelog.log.config import LogConfig
 from tidelog.log.directories.deletion import belongs_to, finish_deletion
-from tidelog.log.directories.entries import Entry
+from tidelog.log.directories.entries import Entry, check_single
 from tidelog.log.directories.log_directory import LogDirectory
 from tidelog.log.directories.names import DELETE_DIRECTORY_SUFFIX, METADATA_DIRECTORY, partition_of_name
 from tidelog.log.environment import LogEnvironment
@@ -41,8 +41,8 @@ class KnownTopics(NamedTuple):
 def find_logs(
     environment: LogEnvironment, directory: LogDirectory, entries: Entries, topics: KnownTopics
 ) -> list[TopicPartition]:
-    """Add the entries of a directory's partitions; return the partitions of unknown topics. Raises
-    KafkaStorageError.
+    """Add the entries of a directory's partitions; return the partitions of unknown topics. A partition of which
+    another directory has a log, too, is refused. Raises KafkaStorageError.
     """
     file_system = environment.file_system
     file_system.make_directory(directory.path)
@@ -63,13 +63,24 @@ def find_logs(
             logger.warning("%s belongs to no known topic; it is left as it is", path)
             strays.append(partition)
         elif partition in entries:
-            raise KafkaStorageError(f"{partition} lies in {path} and in {entries[partition].path}: remove one")
+            refuse_copies(entries[partition], path)
         else:
             entries[partition] = Entry(
                 directory, path, clean=directory.was_clean, topic_id=topics.ids.get(partition.topic),
                 found_id=topics.found_ids.get(path),
             )  # fmt: skip
     return strays
+
+
+def refuse_copies(entry: Entry, path: str) -> None:
+    """Note another log of an entry's partition, and refuse the partition. The other logs of both directories are
+    served."""
+    entry.copies += (path,)
+    try:
+        check_single(entry)
+    except KafkaStorageError as error:
+        entry.error = error
+        logger.error("%s is refused: %s", entry.path, error)
 
 
 def recover(

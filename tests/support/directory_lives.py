@@ -73,6 +73,7 @@ class Cluster:
         self.active = {OTHER}
         self.directories: frozenset[bytes] = frozenset()
         self.epoch = 0
+        self.elections = 0
         self.remote = RemoteController(self.image(), OWN)
 
     def image(self) -> MetadataImage:
@@ -135,6 +136,7 @@ class Cluster:
             last = () if state.isr or state.elr else state.last_known_elr
             able = [one for one in (*state.isr, *state.elr, *last) if self._can_lead(state, one)]
             if able:
+                self.elections += 1
                 isr = state.isr if able[0] in state.isr else (able[0],)
                 elr = tuple(one for one in state.elr if one not in isr)
                 self._change(
@@ -195,6 +197,9 @@ class Lives:
         self.lifecycle: BrokerLifecycle | None = None
         self.committed: dict[TopicPartition, list[bytes]] = {one: [] for one in self.cluster.states}
         self.written = 0
+        """Number of values that were written to leaders."""
+        self.commits = 0
+        """Number of these that were committed."""
         self.events: list[str] = []
 
     def format(self, path: str) -> None:
@@ -209,6 +214,7 @@ class Lives:
         """End the last process."""
         self.stop(is_clean=True)
         self.loop.close()
+        gc.unfreeze()
 
     # ---- the process
 
@@ -365,16 +371,19 @@ class Lives:
     def produce(self) -> None:
         """Write a record to each leader; the record is committed if all replicas are in the ISR."""
         for partition, state in self.cluster.states.items():
-            self.written += 1
-            value = b"%d" % self.written
             log = self.log_of(partition)
             if state.leader == NO_LEADER or (state.leader == OWN and log is None):
                 continue
+            self.written += 1
+            value = b"%d" % self.written
             if OWN in state.isr and log is not None:
                 log.append_as_leader(memoryview(batch(value=value)), state.leader_epoch)
             if OTHER in state.isr:
                 self.cluster.other[partition].append(value)
-            if set(state.isr) == set(state.replicas):
+            # If its directory was never reported, no broker can see that a disk with the only replica was removed.
+            is_reported = OTHER in state.replicas or is_known(state.directory_of(OWN))
+            if set(state.isr) == set(state.replicas) and is_reported:
+                self.commits += 1
                 others = self.cluster.other[partition]
                 self.committed[partition] = list(others) if state.leader == OTHER else self.content(partition)
 
@@ -424,6 +433,19 @@ class Lives:
     def end(self) -> None:
         """Stop or kill the broker."""
         self.stop(is_clean=self.random.random() < 0.6)
+
+    def mend(self) -> None:
+        """Let all directories work again, restart the broker, write records, and check the result."""
+        self.stop(is_clean=False)
+        self.disk.failed.clear()
+        self.configured = list(self.paths)
+        self.start()
+        self.cluster.unfence(OTHER)
+        for _ in range(2):
+            self.tell()
+            self.replicate()
+            self.produce()
+            self.check(is_told=True)
 
     def change_disks(self) -> None:
         """Let directories fail or work again, replace them, remove them from log.dirs or add them."""

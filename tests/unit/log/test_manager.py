@@ -244,6 +244,26 @@ def test_a_log_that_fails_is_out_of_service_until_it_is_deleted(tmp_path: Path) 
     assert count_failures(manager) == 2
 
 
+def test_of_two_logs_of_one_partition_none_is_served_and_a_deletion_removes_both(tmp_path: Path) -> None:
+    """It is not known which log has all committed records. The other partitions of both directories are served."""
+    paths = [str(tmp_path / name) for name in "ab"]
+    for path in paths:
+        append(manager_of(Path(path)).get_or_create_log(T0, ID, CONFIG), batch(5))
+    append(manager_of(Path(paths[1])).get_or_create_log(T1, ID, CONFIG), batch(3))
+    manager = LogManager(paths, OsFileSystem(), ManualTime(NOW_MS), CONFIG)
+    manager.startup()
+    assert all(directory.is_online for directory in manager.directories)
+    assert manager.get_or_create_log(T1, ID, CONFIG).log_end_offset == 3
+    for _ in range(2):
+        with pytest.raises(KafkaStorageError, match=f"several logs of one partition, {paths[0]}/.*, {paths[1]}/"):
+            manager.get_or_create_log(T0, ID, CONFIG)
+        assert manager.is_out_of_service(T0)
+        manager.room.try_refused_again()
+    manager.delete_log(T0)
+    assert not any(Path(path, T0.directory_name).exists() for path in paths)
+    assert manager.get_or_create_log(T0, bytes(16), CONFIG).log_end_offset == 0
+
+
 def test_deleted_name_is_free_at_once(tmp_path: Path) -> None:
     time = ManualTime(NOW_MS)
     manager = manager_of(tmp_path, time)

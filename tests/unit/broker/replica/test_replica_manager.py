@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,8 @@ from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.replica.replica_manager import EAGER_LOGS, EAGER_WINDOW_MS
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
 
 
@@ -106,6 +109,25 @@ def test_a_member_creates_a_log_in_the_directory_of_the_metadata(tmp_path: Path,
     data.replica_manager.make_logs(topic, [0])()
     assert (tmp_path / place[:1].decode() / "new-0").exists()
     data.close()
+
+
+def test_a_member_opens_the_other_logs_of_a_topic_if_one_is_refused(
+    data: DataBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    partitions = [TopicPartition("new", index) for index in range(3)]
+    real = data.log_manager._open
+
+    def refuse_one(partition: TopicPartition, *rest: Any) -> UnifiedLog:
+        if partition == partitions[1]:
+            raise KafkaStorageError("a bad sector")
+        return real(partition, *rest)
+
+    monkeypatch.setattr(data.log_manager, "_open", refuse_one)
+    topic = TopicImage("new", b"n" * 16, (PartitionState((1,), (1,), 1),) * 3, {}, is_internal=False)
+    data.replica_manager.make_logs(topic, range(3))()
+    assert [data.log_manager.is_out_of_service(one) for one in partitions] == [False, True, False]
+    assert "1 partitions of new are not served here: a bad sector" in caplog.text
+    assert all(data.log_manager.get_log(one) for one in (partitions[0], partitions[2]))
 
 
 MIGRATING, UNASSIGNED = bytes(16), bytes(15) + b"\1"

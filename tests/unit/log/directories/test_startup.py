@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.support.logs import NOW_MS
 from tidelog.log.config import LogConfig
 from tidelog.log.directories.entries import Entry, is_unopened
@@ -16,7 +14,6 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.recovery.progress import RecoveryProgress
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
-from tidelog.protocol.errors import KafkaStorageError
 
 FILES = OsFileSystem()
 KNOWN = KnownTopics({"known": LogConfig()}.get, {"known": bytes(range(16))}, {}, {})
@@ -42,14 +39,20 @@ def test_known_partitions_are_registered_unknown_ones_reported_and_deleted_ones_
     ]  # fmt: skip
 
 
-def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
+def test_a_partition_in_two_directories_is_refused_and_the_others_are_found(tmp_path: Path) -> None:
     environment = LogEnvironment(FILES, ManualTime(NOW_MS))
     entries: dict[TopicPartition, Entry] = {}
     for name in "ab":
         (tmp_path / name / "known-0").mkdir(parents=True)
-    find_logs(environment, directory_of(tmp_path / "a"), entries, KNOWN)
-    with pytest.raises(KafkaStorageError, match="lies in"):
-        find_logs(environment, directory_of(tmp_path / "b"), entries, KNOWN)
+    (tmp_path / "b" / "known-1").mkdir()
+    for name in "ab":
+        find_logs(environment, directory_of(tmp_path / name), entries, KNOWN)
+    assert {one: entry.error is None for one, entry in entries.items()} == {
+        PARTITION: False,
+        TopicPartition("known", 1): True,
+    }
+    paths = f"{tmp_path}/a/known-0, {tmp_path}/b/known-0"
+    assert str(entries[PARTITION].error).startswith(f"there are several logs of one partition, {paths}")
 
 
 def test_the_longest_recovery_begins_first_each_under_its_lock(tmp_path: Path) -> None:
