@@ -39,10 +39,12 @@ from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.coordinator.group.shard import ListedState
     from tidelog.broker.coordinator.group.share.members import ShareMembers
     from tidelog.broker.coordinator.group.streams.members import StreamsMembers
     from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
     from tidelog.broker.coordinator.share_state.states import ShareStates
+    from tidelog.broker.loop.steps import Steps
     from tidelog.broker.share.share_groups import ShareGroups
 
 logger = logging.getLogger(__name__)
@@ -125,6 +127,7 @@ class Coordinators:
                 settings=lambda group_id: broker.configs.resource_texts(ResourceType.GROUP, group_id),
                 share_config=lambda group_id: self.share_groups.config(group_id),
                 on_share_member_gone=lambda group_id, member_id: self._share_member_gone(group_id, member_id),
+                on_states_unlisted=lambda states: self.groups.runtime.steps.run(self._delete_states(states)),
                 streams_config=lambda group_id: streams_config(
                     broker.config, broker.configs.resource_texts(ResourceType.GROUP, group_id)
                 ),
@@ -201,6 +204,19 @@ class Coordinators:
         release = self.share_groups.when_released(session_key) or deferred_value(None)
         release.on_done(lambda _: self._forget_empty_share_group(group_id))
 
+    def _delete_states(self, states: list[ListedState]) -> Steps[None]:
+        """Delete states that no share group lists. An error is only logged: no request can name such a state."""
+        from tidelog.broker.coordinator.share_state.state import StateKey
+
+        keys = [StateKey(*state) for state in states]
+        try:
+            if self._broker.peers is None:  # else the calls are repeated until their coordinators are loaded
+                for key in keys:
+                    yield self.share.when_open(key)
+            yield from self.share_states.delete(keys)
+        except KafkaError as error:
+            logger.warning("%d states of a deleted topic's virtual topics remain: %s", len(keys), error)
+
     def _forget_empty_share_group(self, group_id: str) -> None:
         """Drop the share partitions of a group, unless it has members: one may have joined during a long release, and
         have acquired records. If the group is not loaded any more, its partitions are dropped, too."""
@@ -273,8 +289,8 @@ class Coordinators:
         return self.topic_deleted(topic, topic_id).recover(log_error)
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> Deferred[None]:
-        """Remove the committed offsets of a deleted topic, and the states of its share partitions. If the topic is
-        internal, unload its coordinator.
+        """Remove the committed offsets of a deleted topic and of its virtual topics, and the states of its share
+        partitions. If the topic is internal, unload its coordinator.
 
         The Deferred completes when all are removed: with a million groups that takes seconds, while other requests are
         served. The Deferred fails with the KafkaError of a failed append, which is tried again.

@@ -66,6 +66,25 @@ class TopicImage(NamedTuple):
         return len(self.partitions)
 
 
+def base_of(name: str) -> str:
+    """Return the topic that a virtual topic of this name reads; any other name as it is."""
+    if "?" not in name and "..." not in name:
+        return name
+    from tidelog.broker.metadata.virtual_names import base_name
+
+    return base_name(name)
+
+
+def is_view_of(topic_id: bytes, name: str, view_id: bytes) -> bool:
+    """Return whether ``view_id`` is the id of the virtual topic ``name`` of the topic with this id, which need not
+    exist any more."""
+    if "?" not in name and "..." not in name:
+        return False
+    from tidelog.broker.metadata.virtual_names import virtual_id
+
+    return virtual_id(name, topic_id) == view_id
+
+
 def topic_image(image: MetadataImage, topic: TopicState) -> TopicImage:
     """Return a topic of an image, with those of its own configs that this version knows."""
     texts = image.configs.get((TOPIC_RESOURCE, topic.name))

@@ -29,6 +29,7 @@ from tidelog.broker.config.offset_reset import BY_DURATION, EARLIEST, duration_m
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, StateUpdate
 from tidelog.broker.loop.deferred import Deferred, deferred_error, deferred_value, when_all
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Job, StepRunner, Steps
+from tidelog.broker.metadata.image import is_view_of
 from tidelog.broker.share.config import ShareConfig, ShareConfigs
 from tidelog.broker.share.sessions import PartitionKey, SessionKey, ShareSessions
 from tidelog.broker.share.share_partition import (
@@ -157,10 +158,10 @@ class ShareGroups:
         self._forget(key for key in list(self._served) if key.group_id == group_id)
 
     def forget_topic(self, topic_id: bytes) -> Steps[None]:
-        """Drop the share partitions of a deleted topic, ITEMS_PER_STEP in a step."""
+        """Drop the share partitions of a deleted topic and of its virtual topics, ITEMS_PER_STEP in a step."""
         keys = iter(list(self._served))
         while part := list(islice(keys, ITEMS_PER_STEP)):
-            self._forget(key for key in part if key.topic_id == topic_id and key in self._served)
+            self._forget(key for key in part if is_of(topic_id, self._served.get(key)))
             yield None
 
     def _forget(self, keys: Iterable[StateKey]) -> None:
@@ -315,6 +316,13 @@ class ShareGroups:
         limits = self.config(served.key.group_id).limits
         self._write_and_apply_anyhow(served, served.partition.expire(limits, self._broker.time.monotonic_ms()))
         self.watch(served)
+
+
+def is_of(topic_id: bytes, served: ServedPartition | None) -> bool:
+    """Return whether a share partition is in memory, and of this topic or of one of its virtual topics."""
+    if served is None or served.key.topic_id == topic_id:
+        return served is not None
+    return is_view_of(topic_id, served.replica.topic_partition.topic, served.key.topic_id)
 
 
 def wake_key(key: StateKey) -> tuple[str, StateKey]:

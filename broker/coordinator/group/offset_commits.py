@@ -134,7 +134,7 @@ class OffsetCommits:
         name: str | None = topic.name
         error_code = NONE
         if topic.topic_id != ZERO_UUID:
-            name = self._metadata.topic_names.get(topic.topic_id)
+            name = name_of(self._metadata, topic.topic_id)
             error_code = UnknownTopicIdError.code if name is None else NONE
         partition_count = self._partition_count(name)
         response = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
@@ -231,7 +231,7 @@ class OffsetCommits:
     def _fetch_topic(
         self, group_id: str, topic: OffsetFetchRequestTopics, require_stable: bool, by_id: bool
     ) -> Steps[OffsetFetchResponseTopics]:
-        name = self._metadata.topic_names.get(topic.topic_id) if by_id else topic.name
+        name = name_of(self._metadata, topic.topic_id) if by_id else topic.name
         response = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
         if name is None:
             fetch = partial(build_no_offset, error_code=UnknownTopicIdError.code)
@@ -329,22 +329,32 @@ class OffsetCommits:
         return now_ms - start_ms >= self._config.offsets_retention_ms
 
     def tombstones_of_topic(self, topic: str, end_offset: int) -> Iterator[list[CoordinatorRecord]]:
-        """Yield tombstones for all groups' offsets of a deleted topic, a list for each EXPIRY_PART offsets.
+        """Yield tombstones for all groups' offsets of a deleted topic and of its virtual topics, a list for each
+        EXPIRY_PART offsets.
 
         Commits at ``end_offset`` or later in ``__consumer_offsets`` belong to a new topic of that name, and remain.
         """
         offsets = self._offsets
         found = (
-            (group_id, partition)
-            for group_id in offsets.groups_of(topic)
-            for partition in offsets.partitions_of(group_id, topic)
+            (group_id, name, partition)
+            for name in (topic, *offsets.index.views_of(topic))
+            if name == topic or name not in self._metadata.topics
+            for group_id in offsets.index.groups_of(name)
+            for partition in offsets.partitions_of(group_id, name)
         )
         while part := list(islice(found, EXPIRY_PART)):
             yield [
-                offset_tombstone(group_id, topic, partition)
-                for group_id, partition in part
-                if offsets.is_older(group_id, topic, partition, end_offset)
+                offset_tombstone(group_id, name, partition)
+                for group_id, name, partition in part
+                if offsets.is_older(group_id, name, partition, end_offset)
             ]
+
+
+def name_of(metadata: MetadataCache, topic_id: bytes) -> str | None:
+    """Return the name of the topic with this id, None if there is none. The metadata may know a name for the id of a
+    virtual topic whose topic is deleted: a new topic of that name has virtual topics of the same names."""
+    image = metadata.topic_by_id(topic_id)
+    return None if image is None else image.name
 
 
 def build_no_offset(partition: int, error_code: int) -> OffsetFetchResponsePartitions:

@@ -3,7 +3,7 @@
     committed   group -> topic -> partition -> OffsetAndMetadata
     pending     producer id -> group -> topic -> partition -> OffsetAndMetadata      (TxnOffsetCommit, no marker yet)
     producers   group -> producer ids with pending commits for it
-    groups      topic -> groups with a commit of either kind, so that deleting a topic need not search all groups
+    index       topic -> groups with a commit of either kind, so that deleting a topic need not search all groups
 
 A transactional commit is a record of a transactional batch; it becomes visible when the marker of its producer is
 replayed. If a partition has a plain and a transactional commit, the commit whose *record* is later is valid,
@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from tidelog.broker.coordinator.group.records import offset_tombstone
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord
+from tidelog.broker.metadata.image import base_of
 from tidelog.protocol.coordinator_records.group import OffsetCommitKey, OffsetCommitValue
 
 NO_PRODUCER_ID = -1
@@ -43,18 +44,65 @@ TopicOffsets = dict[str, dict[int, OffsetAndMetadata]]
 NO_OFFSETS: TopicOffsets = {}
 
 
+class OffsetIndex:
+    """Groups by topic, and virtual topics (``orders?key=4711``) by the topic that they read. Loop thread only."""
+
+    __slots__ = ("_groups", "_views")
+
+    def __init__(self) -> None:
+        self._groups: dict[str, set[str]] = {}
+        self._views: dict[str, set[str]] = {}
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return all groups with offsets of a topic."""
+        return list(self._groups.get(topic, ()))
+
+    def views_of(self, topic: str) -> list[str]:
+        """Return the names of a topic's virtual topics with offsets. An ordinary topic may have such a name."""
+        return list(self._views.get(topic, ()))
+
+    def add(self, topic: str, group_id: str) -> None:
+        """Add a group that has an offset of a topic."""
+        groups = self._groups.get(topic)
+        if groups is None:
+            groups = self._groups[topic] = set()
+            base = base_of(topic)
+            if base != topic:
+                self._views.setdefault(base, set()).add(topic)
+        groups.add(group_id)
+
+    def remove(self, topic: str, group_id: str) -> None:
+        """Remove a group that has no offset of a topic."""
+        groups = self._groups.get(topic)
+        if groups is None:
+            return
+        groups.discard(group_id)
+        if not groups:
+            del self._groups[topic]
+            self._forget_view(topic)
+
+    def _forget_view(self, topic: str) -> None:
+        base = base_of(topic)
+        views = self._views.get(base) if base != topic else None
+        if views is not None:
+            views.discard(topic)
+            if not views:
+                del self._views[base]
+
+
 class OffsetStore:
     """Offsets of the groups of one partition. Only ``replay`` and ``replay_end_transaction`` change them. Loop thread
     only.
     """
 
-    __slots__ = ("_committed", "_groups", "_pending", "_producers")
+    __slots__ = ("_committed", "_pending", "_producers", "index")
 
     def __init__(self) -> None:
         self._committed: dict[str, TopicOffsets] = {}
         self._pending: dict[int, dict[str, TopicOffsets]] = {}
         self._producers: dict[str, set[int]] = {}
-        self._groups: dict[str, set[str]] = {}
+        self.index = OffsetIndex()
+        """Topics with offsets, committed or pending."""
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -90,10 +138,6 @@ class OffsetStore:
             for topic, partitions in self._pending[producer_id].get(group_id, NO_OFFSETS).items():
                 for partition in partitions:
                     yield topic, partition
-
-    def groups_of(self, topic: str) -> list[str]:
-        """Return all groups with offsets of a topic, committed or pending."""
-        return list(self._groups.get(topic, ()))
 
     def partitions_of(self, group_id: str, topic: str) -> list[int]:
         """Return the partitions of a topic for which the group has an offset, committed or pending."""
@@ -147,7 +191,7 @@ class OffsetStore:
         partitions = topics.get(key.topic)
         if partitions is None:
             partitions = topics[key.topic] = {}
-            self._groups.setdefault(key.topic, set()).add(key.group)
+            self.index.add(key.topic, key.group)
         partitions[key.partition] = commit
 
     def replay_end_transaction(self, producer_id: int, *, committed: bool) -> list[str]:
@@ -168,14 +212,11 @@ class OffsetStore:
     def _forget_unused(self, group_id: str, topics: Iterable[str]) -> None:
         """Remove the group from the index of each topic for which it no longer has an offset."""
         for topic in topics:
-            groups = self._groups.get(topic)
-            if groups is None or topic in self.of_group(group_id):
+            if topic in self.of_group(group_id):
                 continue
             if any(topic in self._pending[one].get(group_id, NO_OFFSETS) for one in self._producers.get(group_id, ())):
                 continue
-            groups.discard(group_id)
-            if not groups:
-                del self._groups[topic]
+            self.index.remove(topic, group_id)
 
     def _materialize(self, group_id: str, topics: TopicOffsets) -> None:
         group = self._committed.setdefault(group_id, {})

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,7 @@ from tidelog.broker.coordinator.runtime.committer import Committer
 from tidelog.broker.coordinator.runtime.replay import ReplayContext
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, Parts, TimerResult
 from tidelog.broker.loop.steps import Steps
+from tidelog.broker.metadata.image import is_view_of
 from tidelog.broker.share.config import ShareConfig
 from tidelog.protocol.coordinator_records.group import (
     ConsumerGroupMetadataKey,
@@ -68,6 +70,7 @@ from tidelog.protocol.errors import (
     GroupIdNotFoundError,
     IllegalGenerationError,
     InconsistentGroupProtocolError,
+    KafkaError,
     NotCoordinatorError,
     StaleMemberEpochError,
     UnknownMemberIdError,
@@ -92,6 +95,8 @@ logger = logging.getLogger(__name__)
 
 NO_VERSION = -1
 """Version of a ``Committer`` that sent TxnOffsetCommit."""
+ListedState = tuple[str, bytes, int]
+"""Share group, topic id and partition of a state that the group lists."""
 _EXPIRY_KEY = ("expire-offsets",)
 _FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND = 9
 
@@ -110,11 +115,12 @@ class GroupShard:
         settings: GroupSettings = lambda _group_id: {},
         share_config: Callable[[str], ShareConfig] = lambda _group_id: ShareConfig(),
         on_share_member_gone: Callable[[str, str], object] = lambda _group_id, _member_id: None,
+        on_states_unlisted: Callable[[list[ListedState]], object] = lambda _states: None,
         streams_config: Callable[[str], StreamsConfig] = lambda _group_id: StreamsConfig(),
         interval_ms: AssignmentInterval = assign_at_once,
         may_describe: MayDescribe | None = None,
     ) -> None:
-        self.timer = timer
+        self.timer, self._on_states_unlisted = timer, on_states_unlisted
         self.groups: dict[str, Group] = {}
         self.share_groups: dict[str, ShareGroup] = {}
         """The share groups among ``groups``."""
@@ -279,13 +285,16 @@ class GroupShard:
 
     def topic_deleted(self, topic: str, topic_id: bytes, end_offset: int) -> Parts:
         """Remove the offsets of a deleted topic, except those committed at ``end_offset`` or later, and remove the
-        topic from the share groups' lists of states.
+        topic from the share groups' lists of states. The same is done for its virtual topics, whose names only the
+        groups know: so the groups' lists say which of their states are deleted.
         """
         for tombstones in self.commits.tombstones_of_topic(topic, end_offset):
             yield CoordinatorResult(None, tombstones)
         groups = iter(list(self.share_groups.values()))
         while part := list(islice(groups, EXPIRY_PART)):
-            yield CoordinatorResult(None, [record for group in part for record in remove_states(group, topic_id)])
+            states = [state for group in part for state in list_states_of_views(group, topic_id)]
+            records = [record for group in part for record in remove_states(group, topic_id)]
+            yield CoordinatorResult(None, records, partial(note_unlisted, self._on_states_unlisted, states))
 
     def expire_offsets(self) -> TimerResult:
         """Remove expired offsets, and groups that have neither members nor offsets. Runs again after
@@ -398,11 +407,29 @@ def delete_offsets_in_parts(shard: GroupShard, group_id: str) -> Parts:
         yield CoordinatorResult(None, [offset_tombstone(group_id, topic, partition) for topic, partition in part])
 
 
+def list_states_of_views(group: ShareGroup, topic_id: bytes) -> Iterator[ListedState]:
+    """Yield the states that a share group lists for virtual topics of a topic."""
+    for known, topic in group.initialized.items():
+        if is_view_of(topic_id, topic.name, known):
+            yield from ((group.group_id, known, partition) for partition in sorted(topic.partitions))
+
+
+def note_unlisted(
+    delete: Callable[[list[ListedState]], object], states: list[ListedState], error: KafkaError | None
+) -> None:
+    """Delete states that the groups do not list any longer, once that is stored: ``error`` is None."""
+    if states and error is None:
+        delete(states)
+
+
 def remove_states(group: ShareGroup, topic_id: bytes) -> Iterator[CoordinatorRecord]:
-    """Yield the record that removes a topic from a share group's lists of states, if the topic is in them."""
-    if topic_id in group.topics_with_states():
-        initialized = {known: topic for known, topic in group.initialized.items() if known != topic_id}
-        deleting = {known: name for known, name in group.deleting.items() if known != topic_id}
+    """Yield the record that removes a topic and its virtual topics from a share group's lists of states, if the lists
+    have any of them."""
+    with_states = group.topics_with_states().items()
+    gone = {known for known, name in with_states if known == topic_id or is_view_of(topic_id, name, known)}
+    if gone:
+        initialized = {known: topic for known, topic in group.initialized.items() if known not in gone}
+        deleting = {known: name for known, name in group.deleting.items() if known not in gone}
         yield initialized_record(group.group_id, initialized, deleting)
 
 

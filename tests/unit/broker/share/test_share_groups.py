@@ -13,6 +13,7 @@ from tests.support.topics import delete_topic
 from tests.unit.broker.data_broker import batch
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, read_fetched, runs
 from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.group.share.group import ShareGroup
 from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
 from tidelog.broker.coordinator.share_state.state import StateKey, StateUpdate
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
@@ -252,6 +253,48 @@ def test_a_deleted_topic_answers_waiting_fetches(world: ShareWorld) -> None:
     world.loop.run_soon()
     (data,) = partitions(read_fetched(waiting.result()))
     assert data.error_code in (UnknownTopicIdError.code, UnknownTopicOrPartitionError.code)
+
+
+def read_each(world: ShareWorld, *topics: str) -> dict[str, StateKey]:
+    """Let a member of its own fetch from each topic; return the keys of the states."""
+    keys = {}
+    for name in topics:
+        member, image = world.member(member_id=name, topic=name), world.broker.metadata.find(name)
+        assert image is not None
+        member.topic_id = image.topic_id
+        member.fetch()
+        keys[name] = StateKey("g", image.topic_id, 0)
+    return keys
+
+
+def test_a_deleted_topic_takes_the_states_of_its_virtual_topics_along(world: ShareWorld) -> None:
+    """They stayed in memory and in ``__share_group_state``; no request could name them."""
+    world.topic("u", 1)
+    keys = read_each(world, "t?key=v1", "t...key.v2", "t", "u", "u?key=v0")
+    groups, share = world.coordinators.share_groups, world.coordinators.share
+    assert all(groups.find(key) and share.read(key) for key in keys.values())
+    world.coordinators.topic_deleted("t", delete_topic(world, "t").topic_id)
+    world.loop.run_soon()
+    assert {name for name, key in keys.items() if groups.find(key)} == {"u", "u?key=v0"}
+    check_states(world, keys, {"u", "u?key=v0"})
+
+
+def test_states_of_virtual_topics_go_at_the_start_after_an_unfinished_deletion(world: ShareWorld) -> None:
+    world.topic("u", 1)
+    keys = read_each(world, "t?key=v1", "t", "u?key=v0")
+    deleted = delete_topic(world, "t")
+    world.broker.controller.deletions[deleted.topic_id] = "t"  # type: ignore[index]
+    again = world.restarted()
+    check_states(again, keys, {"u?key=v0"})
+    again.close()
+
+
+def check_states(world: ShareWorld, keys: dict[str, StateKey], left: set[str]) -> None:
+    """Check the topics of which states are left, in the store and in the group's list."""
+    assert {name for name, key in keys.items() if world.coordinators.share.read(key)} == left
+    group = world.coordinators.groups.runtime.shard_for("g").groups["g"]
+    assert isinstance(group, ShareGroup)
+    assert set(group.topics_with_states().values()) == left
 
 
 # -- sessions -------------------------------------------------------------------------------------------------------

@@ -227,7 +227,8 @@ def durable(shard: GroupShard) -> dict[str, Any]:
         "committed": offsets._committed,
         "pending": offsets._pending,
         "producers": offsets._producers,
-        "topics": offsets._groups,
+        "topics": offsets.index._groups,
+        "virtual topics": offsets.index._views,
     }
 
 

@@ -87,6 +87,19 @@ def test_a_topic_of_many_groups_is_forgotten_in_parts_but_for_commits_to_its_suc
         assert {fetch(again, group_id=group_id, topic="u")[0] for group_id in GROUPS} == {5}
 
 
+def test_a_topic_of_many_virtual_topics_is_forgotten_in_parts() -> None:
+    world = stepping_world()
+    offsets_of_groups(world, [("g", f"{topic}?key={number}", 0) for number in range(1000) for topic in ("t", "u")])
+    before = len(world.log.batches[0])
+    forgotten = world.coordinator.topic_deleted("t", TOPIC_ID)
+    assert not forgotten.done
+    world.loop.run_soon()
+    assert forgotten.result() is None
+    assert max(part_sizes(world, before)) <= EXPIRY_PART
+    assert {name[0] for name, _ in fetch_all(world)} == {"u"}
+    assert len(fetch_all(world.restarted())) == 1000
+
+
 def test_a_topic_deleted_before_its_shard_is_loaded_is_forgotten_in_parts_before_it_serves() -> None:
     world = stepping_world()
     offsets_of_groups(world, [(group_id, topic, 0) for group_id in GROUPS for topic in ("t", "u")])

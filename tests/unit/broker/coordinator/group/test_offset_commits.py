@@ -180,6 +180,47 @@ def test_offsets_of_a_deleted_topic_are_gone_for_its_successor() -> None:
     assert fetch_all(world.restarted()) == {("u", 0): 6}
 
 
+VIEWS = ("t?key=4711", "t...key.4711", "t?tag=a&from=2026-11-21")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_offsets_of_a_virtual_topic_go_with_the_topic_that_it_reads(view: str, *, is_loaded: bool) -> None:
+    """They stayed, and a group skipped the first records of a new topic of the name."""
+    world = GroupWorld()
+    commit(world, 5, name=view)
+    txn_commit(world, 7, name=view)
+    txn_commit(world, 7, name="t?key=pending")
+    commit(world, 6, name="u?key=4711")
+    again = world if is_loaded else GroupWorld(world.log, world.time)
+    again.coordinator.topic_deleted("t", b"\1" * 16)
+    end(again, committed=True)
+    assert fetch_all(again) == {("u?key=4711", 0): 6}
+    commit(again, 1, name="t?key=new")
+    assert fetch_all(again.restarted()) == {("u?key=4711", 0): 6, ("t?key=new", 0): 1}
+
+
+def test_an_ordinary_topic_whose_name_reads_as_a_virtual_one_keeps_its_offsets() -> None:
+    world = GroupWorld()
+    world.metadata.put(world.metadata.topics["u"]._replace(name="t...key.4711", topic_id=b"\7" * 16))
+    commit(world, 5, name="t...key.4711")
+    world.coordinator.topic_deleted("t", b"\1" * 16)
+    assert fetch_all(world) == {("t...key.4711", 0): 5}
+
+
+def test_the_id_of_a_virtual_topic_whose_topic_was_made_anew_is_unknown() -> None:
+    world = GroupWorld()
+    image = world.metadata.find(VIEWS[0])
+    assert image is not None
+    commit(world, 5, name=VIEWS[0])
+    world.metadata.put(world.metadata.topics["t"]._replace(topic_id=b"\7" * 16))
+    assert commit_error(world, 6, version=10, name="", topic_id=image.topic_id) == UnknownTopicIdError.code
+    topic = OffsetFetchRequestTopics(topic_id=image.topic_id, partition_indexes=[0])
+    group = OffsetFetchRequestGroup(group_id="g", topics=[topic])
+    answer = response_of(world.coordinator.fetch_offsets(group, require_stable=False, by_id=True))
+    assert answer.topics[0].partitions[0].error_code == UnknownTopicIdError.code
+
+
 def test_a_deleted_topic_costs_the_groups_that_read_it() -> None:
     """Random commits, transactions and deletions: the groups of each topic are those that a walk over all finds."""
     for seed in range(20):
@@ -200,11 +241,11 @@ def test_a_deleted_topic_costs_the_groups_that_read_it() -> None:
                 groups = [f"g{index}" for index in range(5)]
                 walked = {one for one in groups if topic in store.of_group(one)}
                 walked |= {one for one in groups if any(name == topic for name, _ in store.pending_partitions(one))}
-                assert walked <= set(store.groups_of(topic))
+                assert walked <= set(store.index.groups_of(topic))
         for producer_id in (7, 8):
             store.replay_end_transaction(producer_id, committed=False)
         for topic in (f"t{index}" for index in range(4)):
-            assert set(store.groups_of(topic)) == {f"g{i}" for i in range(5) if topic in store.of_group(f"g{i}")}
+            assert set(store.index.groups_of(topic)) == {f"g{i}" for i in range(5) if topic in store.of_group(f"g{i}")}
 
 
 def test_offsets_of_a_topic_deleted_before_its_partition_is_loaded_go_too() -> None:
@@ -453,7 +494,7 @@ def test_nothing_remains_of_a_pending_commit_whose_group_was_deleted(committed: 
     assert not offsets.has_open_transactions("g")
     end(world, committed=committed)
     assert offsets.of_group("g") == {}
-    assert offsets.groups_of("t") == []
+    assert offsets.index.groups_of("t") == []
     txn_commit(world, 10)
     assert offsets.has_open_transactions("g")
 
