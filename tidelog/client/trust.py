@@ -37,6 +37,7 @@ def build_context(trusted: str | None) -> ssl.SSLContext:
     if trusted is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         return context
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in a broker: a store's certificates need no root
     try:
         load_trusted(context, trusted)
     except MalformedCertificateError as error:

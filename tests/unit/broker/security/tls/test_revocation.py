@@ -131,8 +131,7 @@ def trust_of_tokens(store: Path) -> ssl.SSLContext:
     return BearerCredentials("https://issuer/token", authority=str(store)).context()
 
 
-@pytest.mark.parametrize("revoked", [(), (ANN,)])
-@pytest.mark.parametrize(
+clients = pytest.mark.parametrize(
     "build",
     [
         trust_of_a_listener,
@@ -145,6 +144,29 @@ def trust_of_tokens(store: Path) -> ssl.SSLContext:
     ],
     ids=["endpoint of keys", "broker to broker", "command, file", "command, text", "issuer of tokens"],
 )
+
+
+@clients
+@pytest.mark.parametrize("trusted", [[MIDDLE.pem], [ANN.pem], [MIDDLE.pem, MIDDLE.revoke()], [OTHER.pem]])
+def test_a_store_may_hold_an_authority_that_is_no_root_or_the_servers_own_certificate(
+    tmp_path: Path, build: Callable[[Path], ssl.SSLContext], trusted: list[str]
+) -> None:
+    """A broker trusted these, as Java does; a command trusted only roots."""
+    store = tmp_path / "trusted.pem"
+    store.write_text("".join(trusted))
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(anns_chain(tmp_path))
+    asking = build(store)
+    asking.check_hostname = False  # ann is no host
+    if trusted != [OTHER.pem]:
+        TlsPair(server, asking).close()
+        return
+    with pytest.raises(ssl.SSLCertVerificationError, match="unable to get local issuer"):
+        TlsPair(server, asking)
+
+
+@clients
+@pytest.mark.parametrize("revoked", [(), (ANN,)])
 def test_a_server_is_trusted_unless_a_list_revokes_it(
     tmp_path: Path, build: Callable[[Path], ssl.SSLContext], revoked: tuple[Holder, ...]
 ) -> None:
