@@ -25,10 +25,14 @@ class Comparison:
 
 
 def cleaner_table(comparisons: Sequence[Comparison]) -> str:
-    """Write medians of Tidelog beside Kafka's first (cold) round and its best."""
+    """Write medians of Tidelog beside Kafka's first (cold) round, its best throughput and its least CPU time.
+
+    Both ratios are above 1 if Tidelog is better. ``ratio to best``: Tidelog's throughput by Kafka's best.
+    ``CPU: its least / ours``: Kafka's least CPU time by Tidelog's.
+    """
     lines = [
-        "| data | Tidelog MB/s | CPU s (user + system) | Kafka cold MB/s | its best | its CPU s | ratio to best "
-        "| CPU | read | written | peak RSS MB |",
+        "| data | Tidelog MB/s | CPU s (user + system) | Kafka cold MB/s | its best | its least CPU s | ratio to best "
+        "| CPU: its least / ours | read | written | peak RSS MB |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     return "\n".join([*lines, *(_row(found) for found in comparisons)]) + "\n"

@@ -111,7 +111,8 @@ class BrokerLifecycle:
         self._offline: dict[bytes, None] = {}
         """All failed directories, in the order of their failures."""
         self._cordoned: frozenset[bytes] | None = None
-        """Cordoned directories (``broker/config/cordoned.py``); None before they are known."""
+        """Cordoned directories (``broker/config/cordoned.py``). None until ``note_cordoned``, which comes after the
+        catch-up, as in Kafka: the dynamic configs in the metadata say which they are."""
         self._reported: frozenset[bytes] = frozenset()
         """The failed directories that the heartbeat in flight reports."""
 
@@ -281,7 +282,6 @@ class BrokerLifecycle:
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:
         self._reported = frozenset(self._offline)
-        cordoned = None if self._cordoned is None else sorted(self._cordoned)
         return BrokerHeartbeatRequest(
             broker_id=self._registration.broker_id,
             broker_epoch=self.broker_epoch,
@@ -289,5 +289,5 @@ class BrokerLifecycle:
             want_fence=self.wants_fence,
             want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
             offline_log_dirs=sorted(self._offline),
-            cordoned_log_dirs=None if self.state is BrokerState.STARTING else cordoned,
+            cordoned_log_dirs=None if self._cordoned is None else sorted(self._cordoned),
         )

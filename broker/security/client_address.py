@@ -1,4 +1,9 @@
-"""Addresses under which limits on connections and on failed logins count clients. Any thread."""
+"""Spellings of clients' addresses. Any thread.
+
+``to_canonical_address``: the spelling that sockets, ``max.connections.per.ip`` and quotas of addresses have.
+``source_of``: under which handshakes, unauthenticated connections, failed logins and large requests of anonymous
+clients are counted.
+"""
 
 from __future__ import annotations
 

@@ -111,9 +111,14 @@ def load_log(request: LoadRequest) -> UnifiedLog:
     return LogLoader(request).load()
 
 
-def remove_after_cut(directory: str, segment: LogSegment) -> None:
-    """Remove an unsynced segment that begins after the end of a damaged one."""
-    logger.warning("%s: removing unsynced segment %d, because the log ends before it", directory, segment.base_offset)
+def remove_after_cut(directory: str, segment: LogSegment, end: int) -> None:
+    """Remove an unsynced segment that does not continue the log, or follows one that does not."""
+    logger.warning(
+        "%s: removing unsynced segment %d, because it does not continue the log, which ends at %d",
+        directory,
+        segment.base_offset,
+        end,
+    )
     segment.close()
     segment.delete_files()
 
@@ -433,8 +438,8 @@ class LogLoader:
             # A power loss can bring back a segment that a truncation removed, beside a newer one.
             overlap = end is not None and recovery_point <= segment.base_offset < end
             cut = cut or overlap or (gap and not self._was_cleaned_below(segment.base_offset))
-            if cut:
-                remove_after_cut(self._directory, segment)
+            if cut and end is not None:  # the first segment is never cut
+                remove_after_cut(self._directory, segment, end)
                 continue
             logger.info(
                 "%s: recovering segment %d (%d of %d)", self._directory, segment.base_offset, number, len(unflushed)
