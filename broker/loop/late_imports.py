@@ -4,7 +4,7 @@ A module is imported when the first request needs it, and that request waits. Im
 modules takes 60 ms: on the loop's thread no client would be served for so long. An importing thread holds the
 interpreter lock for at most some milliseconds at a time, so that other clients are served meanwhile. Invariants: each
 module is imported by one thread, once. A module whose import is in progress counts as not loaded, since the loop would
-wait for the importing thread's lock. Loop thread only.
+wait for the importing thread's lock. That includes a module that another one imports in a thread. Loop thread only.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from types import ModuleType
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
@@ -24,15 +25,22 @@ logger = logging.getLogger(__name__)
 class LateImports:
     """Importer of modules by name, in threads."""
 
-    __slots__ = ("_in_thread", "_under_way")
+    __slots__ = ("_in_thread", "_loaded", "_under_way")
 
     def __init__(self, in_thread: Callable[[Callable[[], None]], Deferred[None]]) -> None:
         self._in_thread = in_thread
+        self._loaded: set[str] = set()
+        """Modules found imported before: a transactional producer's every request asks for one."""
         self._under_way: dict[str, Deferred[None]] = {}
 
     def is_loaded(self, name: str) -> bool:
-        """Return whether this module is imported, and no import of it is in progress."""
-        return name in sys.modules and name not in self._under_way
+        """Return whether this module is imported, and no import of it is in progress in any thread."""
+        if name in self._loaded:
+            return True
+        if name in self._under_way or not _is_whole(sys.modules.get(name)):
+            return False
+        self._loaded.add(name)
+        return True
 
     def load(self, name: str) -> Deferred[None]:
         """Begin the import of a module. All callers that wait for it share one Deferred; it fails with
@@ -59,6 +67,11 @@ class LateImports:
             callback()
         else:
             self.load(name).on_done(lambda loading: _call_if_loaded(loading, callback))
+
+
+def _is_whole(module: ModuleType | None) -> bool:
+    """Return whether all code of a module has run. The import machinery lists it in ``sys.modules`` before that."""
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
 
 
 def import_or_fail(name: str) -> None:

@@ -4,7 +4,9 @@ again."""
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,29 @@ def test_a_module_whose_import_has_begun_is_not_loaded(module: Path) -> None:
     sys.modules[NAME] = sys  # as the import machinery does before the module's code has run
     assert not imports.is_loaded(NAME)
     thread.run()
+    assert imports.is_loaded(NAME)
+
+
+def test_a_module_that_another_one_imports_in_a_thread_is_not_loaded(
+    module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The import machinery lists it before its code has run: the loop would wait for the thread's import lock."""
+    begun, may_end = threading.Event(), threading.Event()
+    monkeypatch.setattr(sys, "import_events", (begun, may_end), raising=False)
+    module.write_text("import sys\nsys.import_events[0].set()\nassert sys.import_events[1].wait(60)\n")
+    module.with_name(f"{NAME}_user.py").write_text(f"import {NAME}\n")
+    imports = LateImports(Thread())
+    importing = threading.Thread(target=import_module, args=[f"{NAME}_user"], daemon=True)
+    importing.start()
+    try:
+        assert begun.wait(60)
+        assert NAME in sys.modules
+        assert not imports.is_loaded(NAME)
+        assert not imports.is_loaded(f"{NAME}_user")
+    finally:
+        may_end.set()
+        importing.join()
+        sys.modules.pop(f"{NAME}_user", None)
     assert imports.is_loaded(NAME)
 
 
