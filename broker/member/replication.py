@@ -4,9 +4,9 @@
 
 The next request is sent when all appends of an answer are done. So a slow disk delays only the tasks that wait for it,
 and a task has at most one answer in memory (``replica.fetch.response.max.bytes``). Large appends, truncations, and
-appends to topics with ``flush.messages`` run in threads, so that the loop waits for no disk. With ``flush.messages`` an
-append is done when it is synced: the next fetch's offset tells the leader which records would survive a power loss of
-this broker.
+appends to topics with ``flush.messages`` run in threads, so that the loop waits for no disk. An append that leaves
+``flush.messages`` records or more unsynced ends with a sync. So with ``flush.messages=1`` the next fetch's offset tells
+the leader which records would survive a power loss of this broker.
 
 An image changes a task's partitions between two answers, never while one is applied. Loop thread only.
 
@@ -32,8 +32,11 @@ from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.nodes import address_on
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metrics.registry import Metrics, Sample
+from tidelog.broker.replica.opening import open_logs
+from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.replication.following import Following, following_of
 from tidelog.broker.replica.replication.quotas import ReplicationQuota
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager, count_failures
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import CorruptMessageError, KafkaError, KafkaStorageError
@@ -56,10 +59,12 @@ class ReplicaFetcher:
         fetcher_id: FetcherId,
         config: FetcherConfig,
         broker: Broker,
-        address: Callable[[int], Address | None],
+        address: Callable[[int], Address],
         quota: ReplicationQuota | None = None,
     ) -> None:
-        """``address`` finds a broker's address by its id in the newest image; ``quota`` throttles the fetches."""
+        """``address`` finds a broker's address by its id in the newest image, or raises ChannelError; ``quota``
+        throttles the fetches.
+        """
         self.state_machine = LeaderFetcher(config)
         """Decides what is fetched next, and what is done with an answer."""
         self.bytes_in = 0
@@ -87,20 +92,22 @@ class ReplicaFetcher:
         """Fetch these partitions from now on. Waits until the work of the last answer is done."""
         async with self._applying:
             self._partitions = dict(partitions)
-            self._follow_all()
+            await self._follow_all()
 
     async def _take_again(self) -> None:
         """Fetch the same partitions from now on, with those whose logs can be opened, without those whose logs have
         failed.
         """
         async with self._applying:
-            self._follow_all()
+            await self._follow_all()
 
-    def _follow_all(self) -> None:
+    async def _follow_all(self) -> None:
+        missing = [key for key in self._partitions if key not in self._followed]
+        errors = await open_in_thread(self._broker, missing)
         partitions = self._partitions
         self._failures = count_failures(self._broker.log_manager)
         self._unopened = {key: reason for key, reason in self._unopened.items() if key in partitions}
-        found = ((key, followed, self._following_of(key)) for key, followed in partitions.items())
+        found = ((key, followed, self._following_of(key, errors.get(key))) for key, followed in partitions.items())
         opened = {key: (followed, following) for key, followed, following in found if following is not None}
         self._followed = {key: following for key, (_, following) in opened.items()}
         self.state_machine.set_partitions(
@@ -121,14 +128,16 @@ class ReplicaFetcher:
         if len(self._followed) < len(self._partitions):
             await self._take_again()
 
-    def _following_of(self, key: FetchKey) -> Following | None:
+    def _following_of(self, key: FetchKey, error: Exception | None) -> Following | None:
         """Return the follower's side of a partition; None, after logging the reason, if its log cannot be opened or has
-        failed.
+        failed. ``error`` is that of an opening just now.
         """
         former = self._followed.get(key)
         if former is not None and former.log.is_serving:
             return former
         try:
+            if error is not None:
+                raise error
             partition = self._broker.replica_manager.partition_by_id(*key)
             following = following_of(partition, self._write_checkpoints)
         except Exception as error:  # noqa: BLE001 - logged; the leader's other partitions are followed
@@ -149,8 +158,8 @@ class ReplicaFetcher:
         if self._unopened.get(key) != reason:
             self._unopened[key] = reason
             defect = None if isinstance(error, KafkaError) else error
-            name = key.topic_id.hex()
-            logger.error("partition %d of topic %s is not followed: %s", key.partition, name, reason, exc_info=defect)
+            name = TopicPartition(self._partitions[key].topic, key.partition)
+            logger.error("%s is not followed: %s", name, reason, exc_info=defect)
 
     @property
     def failed_count(self) -> int:
@@ -214,12 +223,9 @@ class ReplicaFetcher:
 
     async def _ask(self, channel: Channel, request: Request) -> Any:
         """Return the leader's answer, None if it cannot be reached."""
-        address = self._address(self._id.leader)
         kind: type[Any] = FetchResponse if isinstance(request, FetchRequest) else ListOffsetsResponse
         try:
-            if address is None:
-                raise ChannelError(f"broker {self._id.leader} has no listener named as inter.broker.listener.name")
-            answer = await channel.ask(address, request, kind)
+            answer = await channel.ask(self._address(self._id.leader), request, kind)
         except ChannelError as error:
             if self._is_reachable:
                 logger.warning("cannot fetch from leader %d: %s", self._id.leader, error)
@@ -278,6 +284,28 @@ class ReplicaFetcher:
         if isinstance(outcome, KafkaError):
             logger.error("%s is fetched again later: %s", name, outcome)
         self.state_machine.delay(key, epoch, position, self._broker.time.monotonic_ms())
+
+
+async def open_in_thread(broker: Broker, keys: Iterable[FetchKey]) -> dict[FetchKey, Exception]:
+    """Open the logs of these partitions that are not open, in one thread; return the errors. The logs of new replicas
+    were created before, but perhaps there was no room for them.
+    """
+    unopened = {key: found for key in keys if (found := unopened_partition(broker, key)) is not None}
+    if not unopened:
+        return {}
+    try:
+        return await asyncio.get_running_loop().run_in_executor(broker.executor, open_logs, unopened)
+    except (MemoryError, RuntimeError) as error:  # no thread can be started
+        return dict.fromkeys(unopened, error)
+
+
+def unopened_partition(broker: Broker, key: FetchKey) -> Partition | None:
+    """Return a partition whose log is not open, None if it is open or not known."""
+    try:
+        partition = broker.replica_manager.partition_by_id(*key)
+    except Exception:  # noqa: BLE001 - ``_following_of`` meets it again, and logs it
+        return None
+    return partition if partition.is_unopened else None
 
 
 def is_named(quota: ReplicationQuota, key: FetchKey, following: Following) -> bool:
@@ -402,8 +430,14 @@ class Replication:
     def _channel(self) -> Channel:
         return Channel(self._timeout_s, self._security)
 
-    def _address(self, node_id: int) -> Address | None:
-        return address_on(self._controller.image.brokers.get(node_id), self._security.listener_name)
+    def _address(self, node_id: int) -> Address:
+        broker, listener_name = self._controller.image.brokers.get(node_id), self._security.listener_name
+        if broker is None:
+            raise ChannelError(f"broker {node_id} is not registered")
+        address = address_on(broker, listener_name)
+        if address is None:
+            raise ChannelError(f"broker {node_id} has no listener {listener_name}, this broker's for other brokers")
+        return address
 
     # ---- metrics
 

@@ -23,6 +23,7 @@ from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metrics.registry import Metrics, Sample
+from tidelog.broker.replica.opening import LogOpener
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.replication.leading import LeaderParts, Leading, begin_leading
 from tidelog.broker.replica.replication.quotas import ReplicationQuota
@@ -33,6 +34,8 @@ from tidelog.protocol.messages.alter_partition import AlterPartitionResponse
 logger = logging.getLogger(__name__)
 
 PREFIX = "kafka_server_replicamanager_"
+NOT_OPEN_YET = "its log is being opened"
+"""The reason why a partition is not led while a thread opens its log."""
 CHECKED_PER_TURN = 1000
 """Number of led partitions whose ISR is checked in one turn of the loop, in 3 ms of CPU."""
 
@@ -58,9 +61,8 @@ class MemberRoles:
         self._parts = LeaderParts(timers, lag_time_max_ms, self._propose, self._save_later, quota)
         self._led: dict[PartitionKey, Leading] = {}
         self._unopened: dict[Partition, tuple[PartitionState, str]] = {}
-        """Partitions that this broker should lead, with their state and the reason why their logs could not be
-        opened.
-        """
+        """Partitions that this broker should lead, with their state and the reason why they are not led yet."""
+        self._opener = LogOpener(in_thread, self._end_opening)
         self._proposals = AlterPartitions(controller.node_id)
         self._wanted = asyncio.Event()
         self._shrinks = self._expands = 0
@@ -91,12 +93,18 @@ class MemberRoles:
             leading.take_brokers(self._controller.image.brokers)
 
     def _lead(self, partition: Partition, state: PartitionState) -> None:
-        """Begin to lead a partition in a new leader epoch; put it off if its log cannot be opened."""
+        """Begin to lead a partition in a new leader epoch, once its log is open; put it off if that fails."""
         partition.is_leader = False  # else records would count as committed before ``leading`` is set
+        if partition.is_unopened:  # it could not be created before: there was no room, for example
+            former = self._unopened.get(partition)
+            self._unopened[partition] = state, NOT_OPEN_YET if former is None else former[1]
+            self._resign(partition, partition.leading)
+            self._opener.open_later(partition)
+            return
         try:
             leading = begin_leading(partition, state, self._controller.image.brokers, self._parts)
         except KafkaError as error:
-            self._put_off(partition, state, str(error))
+            self._put_off(partition, state, error)
             return
         self._unopened.pop(partition, None)
         partition.is_leader = True
@@ -107,18 +115,33 @@ class MemberRoles:
         if leading.leader_state.is_recovering:
             self._propose(leading)
 
-    def _put_off(self, partition: Partition, state: PartitionState, reason: str) -> None:
+    def _end_opening(self, partition: Partition, error: Exception | None) -> None:
+        """Lead a partition whose log is open, if the newest image still says so; put it off after an error."""
+        state, _ = self._unopened.get(partition, (None, ""))
+        if state is None:
+            return
+        if error is not None:
+            self._put_off(partition, state, error)
+        else:
+            self._lead(partition, state)
+
+    def _put_off(self, partition: Partition, state: PartitionState, error: Exception) -> None:
         """Note that a partition is to be led later; a reason that stays the same is logged once."""
         former = self._unopened.get(partition)
+        defect = None if isinstance(error, KafkaError) else error
+        reason = str(error) if defect is None else repr(defect)
         if former is None or former[1] != reason:
-            logger.error("%s cannot be led: %s", partition.topic_partition, reason)
+            logger.error("%s cannot be led: %s", partition.topic_partition, reason, exc_info=defect)
         self._unopened[partition] = state, reason
         self._resign(partition, partition.leading)
 
     def lead_again(self) -> None:
         """Try again to lead partitions whose logs could not be opened: disk space or descriptors may be free by now."""
         for partition, (state, _) in list(self._unopened.items()):
-            partition.take_over(state)
+            try:
+                partition.take_over(state)
+            except Exception as error:  # noqa: BLE001 - noted with the partition; the others are led
+                self._put_off(partition, state, error)
 
     def _save_later(self, log: UnifiedLog) -> None:
         """Write the leader epochs of this log in a thread, together with those of other logs that come meanwhile. If a

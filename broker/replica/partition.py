@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.loop.deferred import Deferred, deferred_error, deferred_value
 from tidelog.broker.replica.group_flush import NEVER, GroupFlush, InThread
-from tidelog.broker.replica.index_proofs import IndexProofs, discard_result
+from tidelog.broker.replica.index_proofs import IndexProofs
 from tidelog.broker.replica.offset_waits import OffsetWaits
 from tidelog.broker.replica.offsets import FoundOffset, OffsetSnapshot, find_offset, offsets_of, segment_offsets
 from tidelog.broker.replica.purgatory import Purgatory
@@ -182,14 +182,23 @@ class Partition:
         """Open or create the log now, in this thread. Raises KafkaStorageError."""
         _ = self.local_log
 
+    @property
+    def is_unopened(self) -> bool:
+        """True if ``local_log`` would open or create the log now."""
+        return self._log is None and self._is_unopened()
+
+    def open_files(self) -> None:
+        """Open or create the log; ``local_log`` returns it then at once. Any thread. Raises KafkaStorageError."""
+        self._open_log()
+
     def when_open(self) -> Deferred[None] | None:
         """Open or create the log in a thread, unless it is open: each segment takes 0.1 ms of CPU, and the disk's time.
         Once the Deferred settles, ``local_log`` returns the log or raises the error. Returns None if there is nothing
         to wait for."""
-        if self._log is not None or not self._is_unopened():
+        if not self.is_unopened:
             return None
         if self._opening is None or self._opening.done:
-            self._opening = self._in_thread(lambda: discard_result(self._open_log))
+            self._opening = self._in_thread(self.open_files)
         return self._opening
 
     def delete(self) -> None:

@@ -72,7 +72,7 @@ class Following:
 
     @property
     def is_synced_at_once(self) -> bool:
-        """True if the topic has ``flush.messages``: an append then waits for the disk."""
+        """True if the topic has ``flush.messages``: an append may then end with a sync."""
         return self.log.config.flush_messages != NEVER
 
     def do(self, work: Work) -> bool:

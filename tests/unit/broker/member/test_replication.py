@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,12 +14,14 @@ from typing import Any, cast
 import pytest
 
 from tests.support.logs import LogBench, append, batch, read_bytes, values
+from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.fetching.fetcher import LeaderFetcher
-from tidelog.broker.cluster.fetching.fetchers import FetcherId
+from tidelog.broker.cluster.fetching.fetchers import FetcherId, FollowedEpoch
 from tidelog.broker.cluster.fetching.session import FetchKey
 from tidelog.broker.cluster.fetching.work import FetcherConfig, TruncateTo, Work
 from tidelog.broker.cluster.quorum import Address
+from tidelog.broker.loop.threads import run_now
 from tidelog.broker.member import replication
 from tidelog.broker.member.config import MemberConfig
 from tidelog.broker.member.connections.channel import ChannelError
@@ -28,9 +31,11 @@ from tidelog.broker.member.replication import ReplicaFetcher, Replication
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, BrokerRegistration, Endpoint, PartitionState
 from tidelog.broker.metrics.rates import Window
+from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.replication.following import Following
 from tidelog.broker.replica.replication.quotas import FOLLOWER, ReplicationQuota
 from tidelog.log.config import LogConfig
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.system.time import SystemTime
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
@@ -79,9 +84,14 @@ class World:
         return self.topic(FOLLOWED._replace(isr=self.isr))
 
     def partition_by_id(self, *_: object) -> SimpleNamespace:
+        unopened = bool(self.unopened)
+        return SimpleNamespace(local_log=self.log, offsets_moved=bool, is_unopened=unopened, open_files=self.open_files)
+
+    def open_files(self) -> None:
+        """Open the follower's log in a thread, or raise the next of ``unopened``."""
+        assert threading.current_thread().name.startswith("worker")
         if self.unopened:
             raise self.unopened.pop()
-        return SimpleNamespace(local_log=self.log, offsets_moved=bool)
 
     async def ask(self, address: Address, request: FetchRequest) -> FetchResponse:
         """Answer as the leader: all of the log from the offset on, in a session for each request."""
@@ -412,7 +422,47 @@ def test_a_log_that_could_not_be_opened_is_followed_once_it_can_be(
     append(world.leader, batch(1))
     world.unopened = [KafkaStorageError("no room"), MemoryError(), *3 * [KafkaStorageError("no room")]]
     asyncio.run(world.follow(lambda: world.log.log_end_offset == 1))
-    assert caplog.text.count("is not followed") == 3, "a reason that stays is logged once"
+    assert caplog.text.count("t-0 is not followed") == 3, "a reason that stays is logged once"
+
+
+async def test_the_loop_opens_no_log_that_is_to_be_followed(tmp_path: Path) -> None:
+    """A new replica's log was not created at once, for lack of room; opening it waits for the disk."""
+    data = DataBroker(tmp_path)
+    is_full = True
+
+    def open_log() -> UnifiedLog:
+        if is_full:
+            raise KafkaStorageError("no room")
+        return data.log_manager.get_or_create_log(partition.topic_partition, TOPIC_ID, LogConfig({}))
+
+    name = TopicPartition("t", 0)
+    partition = Partition(
+        name, TOPIC_ID, FOLLOWED, node_id=NODE, is_internal=False, purgatory=cast("Any", None), open_log=open_log,
+        is_unopened=partial(data.log_manager.is_unopened, name), in_thread=run_now, proofs=cast("Any", None),
+    )  # fmt: skip
+    with ThreadPoolExecutor(1) as executor:
+        broker = SimpleNamespace(
+            node_id=NODE, time=SystemTime(), executor=executor, log_manager=data.log_manager,
+            replica_manager=SimpleNamespace(partition_by_id=lambda *_: partition),
+        )  # fmt: skip
+        fetcher = ReplicaFetcher(FetcherId(LEADER, 0), CONFIG, cast("Broker", broker), lambda _: Address("leader", 1))
+        await fetcher.take({FetchKey(TOPIC_ID, 0): FollowedEpoch("t", EPOCH)})
+        assert fetcher.failed_count == 1
+        is_full = False
+        await fetcher.follow_again()
+        assert fetcher.failed_count == 0
+    data.close()
+
+
+async def test_a_leader_without_an_address_is_named_with_the_reason(world: World) -> None:
+    loops = Replication(cast("Broker", SimpleNamespace(node_id=NODE)), RemoteController(IMAGE, NODE), CONFIG, SETTINGS)
+    with pytest.raises(ChannelError, match="broker 77 is not registered"):
+        loops._address(77)
+    plain = IMAGE.brokers[LEADER]._replace(endpoints=())
+    elsewhere = RemoteController(IMAGE._replace(brokers={LEADER: plain}), NODE)
+    loops = Replication(cast("Broker", SimpleNamespace(node_id=NODE)), elsewhere, CONFIG, SETTINGS)
+    with pytest.raises(ChannelError, match="broker 2 has no listener PLAINTEXT"):
+        loops._address(LEADER)
 
 
 class OneThread(Executor):
@@ -433,7 +483,7 @@ async def test_work_in_threads_ends_before_an_error_lets_other_loops_have_the_pa
     """A truncation that still ran could remove what the next leader's loop has appended."""
     executor, keys = OneThread(), [FetchKey(TOPIC_ID, number) for number in range(2)]
     broker = cast("Broker", SimpleNamespace(executor=executor))
-    loop = ReplicaFetcher(FetcherId(LEADER, 0), CONFIG, broker, lambda _: None)
+    loop = ReplicaFetcher(FetcherId(LEADER, 0), CONFIG, broker, lambda _: Address("leader", 1))
     log = SimpleNamespace(topic_partition="t-0", is_serving=True)
     loop._followed = dict.fromkeys(keys, cast("Following", SimpleNamespace(log=log, position=(0, -1, 0))))
     applying = asyncio.ensure_future(loop._apply([TruncateTo(key, EPOCH, 0) for key in keys]))

@@ -22,6 +22,7 @@ from tidelog.broker.member.roles import CHECKED_PER_TURN
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metrics.registry import Metrics
 from tidelog.broker.replica.replication.leading import Leading, begin_leading
+from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol import errors
 from tidelog.protocol.messages.alter_partition import (
     RECOVERED,
@@ -184,6 +185,76 @@ def test_a_log_that_could_not_be_opened_is_led_once_it_can_be(
     assert found[0] is None
     assert found[1] is not None
     assert found[1] is found[2], "once"
+    assert node.partition.is_leader
+
+
+class UncreatedLog:
+    """The log of a node's partition, which could not be created at first because the disk is full."""
+
+    def __init__(self, node: ReplicatedBroker) -> None:
+        self.is_full, self.is_open = True, False
+        self._log = node.partition.local_log
+        node.partition._log = None
+        node.partition._open_log = self.open
+        node.partition._is_unopened = lambda: not self.is_open
+        node.thread_works = []
+
+    def open(self) -> UnifiedLog:
+        if self.is_full:
+            raise errors.KafkaStorageError("no room")
+        self.is_open = True
+        return self._log
+
+
+def run_threads(node: ReplicatedBroker) -> None:
+    """Do the work of the node's threads."""
+    while node.thread_works:
+        node.thread_works.pop(0)()
+
+
+def test_the_log_of_a_new_leader_is_opened_in_a_thread(
+    node: ReplicatedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loop must not wait for the disk."""
+    log, partition = UncreatedLog(node), node.partition
+    partition.take_over(LED._replace(leader_epoch=6, partition_epoch=9))
+    for _ in range(2):
+        run_threads(node)
+        node.roles.lead_again()
+    assert caplog.text.count("t-0 cannot be led: no room") == 1
+    assert (partition.leading, partition.is_leader) == (None, False)
+    log.is_full = False
+    assert not log.is_open
+    run_threads(node)
+    assert partition.leading is not None
+    assert partition.is_leader
+
+
+def test_another_leader_ends_the_wait_for_a_thread(node: ReplicatedBroker) -> None:
+    log, partition = UncreatedLog(node), node.partition
+    log.is_full = False
+    partition.take_over(LED._replace(leader_epoch=6, partition_epoch=9))
+    partition.take_over(LED._replace(leader=2, leader_epoch=7, partition_epoch=10))
+    run_threads(node)
+    assert (partition.leading, partition.is_leader) == (None, False)
+
+
+def test_a_defect_in_a_partition_does_not_end_the_attempts_to_lead(
+    node: ReplicatedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise no ISR would shrink any more: the same task checks them."""
+    failures: list[Exception] = [MemoryError(), MemoryError(), errors.KafkaStorageError("no room")]
+
+    def open_and_begin(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return begin_leading(*arguments)
+
+    monkeypatch.setattr(roles, "begin_leading", open_and_begin)
+    node.partition.take_over(LED._replace(leader_epoch=6, partition_epoch=9))
+    for _ in range(3):
+        node.roles.lead_again()
+    assert caplog.text.count("t-0 cannot be led: MemoryError()") == 1
     assert node.partition.is_leader
 
 
