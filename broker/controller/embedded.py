@@ -119,8 +119,8 @@ class EmbeddedController:
         last_offset = self._log.end_offset + len(listed) - 1 + (2 if len(listed) > RECORDS_PER_BATCH else 0)
         image = delta.build(last_offset, self.epoch, now)  # raises for contradictions, before anything is appended
         self._append(listed, now)
+        note_deletions(self._deletions, delta)  # first: a snapshot of the image without the topic names its deletion
         self.image = image
-        note_deletions(self._deletions, delta)
         self._wants_snapshot |= delta.is_unsafe_for_kafka
         self.publishers.publish(delta, self.image)
 

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from tests.support.faulty_file_system import FaultyFileSystem
 from tests.support.kafka_directories import format_standalone
+from tidelog.broker.controller import embedded
 from tidelog.broker.controller.activation import activation_records
 from tidelog.broker.controller.embedded import RECORDS_PER_BATCH, EmbeddedController, open_controller
 from tidelog.broker.controller.metadata_controller import Publisher
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import VersionedRecord
-from tidelog.broker.metadata.log_reader import newest_snapshot, read_batches, read_metadata_log
+from tidelog.broker.metadata.log_reader import newest_snapshot, note_deletions, read_batches, read_metadata_log
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.metadata_log import MetadataLocation, MetadataLog
 from tidelog.broker.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
@@ -210,6 +211,31 @@ def test_deletions_are_remembered_until_they_are_finished(tmp_path: Path) -> Non
     third.commit([VersionedRecord(records.NoOpRecord(finished_deletions=[TOPIC_ID]))])
     third.close()
     assert start_controller(tmp_path).deletions == {}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_snapshot_within_the_commit_of_a_deletion_has_the_topic_or_the_deletion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """A thread takes snapshots: one had neither, and the record of the deletion lay below its end."""
+    controller = start_controller(tmp_path)
+    controller.commit(topic())
+
+    def take_snapshot_beside(deletions: dict[bytes, str], delta: MetadataDelta) -> None:
+        if when == "before":
+            take_snapshot(controller)
+        note_deletions(deletions, delta)
+        if when == "after":
+            take_snapshot(controller)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(embedded, "note_deletions", take_snapshot_beside)
+        controller.commit([VersionedRecord(records.RemoveTopicRecord(topic_id=TOPIC_ID))])
+    controller.close()
+    again = start_controller(tmp_path)
+    assert TOPIC_ID not in again.image.topics
+    assert again.deletions == {TOPIC_ID: "orders"}
+    again.close()
 
 
 def take_snapshot(controller: EmbeddedController) -> None:
