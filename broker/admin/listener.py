@@ -98,6 +98,10 @@ class AdminListener:
         except ConfigError as error:  # a store or a file of keys was changed since the start
             self._give_up(str(error))
             return
+        except Exception as error:  # noqa: BLE001 - logged; an open socket would accept connections, and answer none
+            text = str(error)
+            self._give_up(type(error).__name__ + (f": {text}" if text else ""))
+            return
         logger.info("the %s serves on %s", self._interface.name, self._broker.config.get_str(self._interface.key))
 
     def _give_up(self, reason: str) -> None:

@@ -36,6 +36,7 @@ WIDE_PACKAGES = {
 # starts again), publishing of metadata (an exception of one publisher is logged, and the others still get the
 # change), and the shutdown of a late service (in spite of its defect all logs are flushed).
 BROAD_EXCEPT_ALLOWED = {
+    "broker/admin/listener.py",
     "broker/controller/metadata_controller.py",
     "broker/coordinator/runtime/runtime.py",
     "broker/coordinator/transaction/coordinator.py",

@@ -81,13 +81,35 @@ async def test_an_empty_address_opens_no_listener() -> None:
     assert await bound_address({ADMIN_LISTENER: ""}) is None
 
 
-async def test_an_interface_whose_stores_are_gone_refuses_connections_and_ends_cleanly(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_imported", [True, False])
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ConfigError("admin.ssl.keystore.location: no such file"), "admin.ssl.keystore.location: no such file"),
+        (ImportError("aiohttp"), "a module cannot be imported (is aiohttp installed?): aiohttp"),
+        (OSError(errno.EMFILE, "Too many open files"), "OSError: [Errno 24] Too many open files"),
+        (MemoryError(), "MemoryError"),
+    ],
+)
+async def test_an_interface_that_cannot_start_refuses_connections_and_ends_cleanly(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    reason: str,
+    *,
+    is_imported: bool,
 ) -> None:
-    async def serve(*_: object) -> None:
-        raise ConfigError("admin.ssl.keystore.location: no such file")
+    """After an import that found no free descriptor, connections were accepted and never answered."""
 
-    monkeypatch.setattr(admin_listener, "_import_app", lambda _name: SimpleNamespace(serve=serve))
+    async def serve(*_: object) -> None:
+        raise error
+
+    def import_app(_name: str) -> SimpleNamespace:
+        if not is_imported:
+            raise error
+        return SimpleNamespace(serve=serve)
+
+    monkeypatch.setattr(admin_listener, "_import_app", import_app)
     loop = asyncio.get_running_loop()
     broker = SimpleNamespace(config=BrokerConfig({ADMIN_LISTENER: "127.0.0.1:0"}), loop=loop)
     listener = AdminListener(cast(Any, broker))
@@ -96,12 +118,9 @@ async def test_an_interface_whose_stores_are_gone_refuses_connections_and_ends_c
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     with contextlib.suppress(ConnectionError):
-        assert await reader.read() == b""
+        assert await asyncio.wait_for(reader.read(), 5) == b""
     writer.close()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(host, int(port))
     await listener.close()
-    assert (
-        "the admin interface is not available until the broker is restarted: admin.ssl.keystore.location: no such file"
-        in caplog.text
-    )
+    assert f"the admin interface is not available until the broker is restarted: {reason}" in caplog.text
