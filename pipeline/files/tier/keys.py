@@ -103,6 +103,8 @@ def _decrypt_block(key: RSAPrivateKey, wrapped: bytes) -> bytes:
 
 def remove_padding(block: bytes) -> bytes:
     """Return the message of a block with OAEP padding (RFC 8017, 7.1.2), both hashes SHA3-512. Raises ValueError."""
+    if len(block) < 2 * _HASH_BYTES + 2:  # of an RSA key that is too short for the hashes
+        raise ValueError("the block has no OAEP padding")
     masked_seed, masked = block[1 : 1 + _HASH_BYTES], block[1 + _HASH_BYTES :]
     seed = _xor(masked_seed, generate_mask(masked, _HASH_BYTES))
     data = _xor(masked, generate_mask(seed, len(masked)))

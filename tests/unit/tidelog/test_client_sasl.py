@@ -172,9 +172,9 @@ def test_credentials_are_read_from_either_form(properties: dict[str, str]) -> No
             {**scram_profile(f"{SCRAM_MODULE} required username=a password=secret;"), "sasl.password": "secret"},
             "sasl.jaas.config is given with sasl.username or sasl.password: expected one way, not both",
         ),
-        ({"sasl.mechanism": "PLAIN", **PAIR, "sasl.username": "a\0b"}, "a character that brokers refuse"),
-        ({"sasl.mechanism": "PLAIN", **PAIR, "sasl.password": "secret\0"}, "the password has a character"),
-        ({"sasl.mechanism": "PLAIN", **PAIR, "sasl.password": "secret\ud800"}, "the password has a character"),
+        ({"sasl.mechanism": "PLAIN", **PAIR, "sasl.username": "a\0b"}, "a control character or is not UTF-8"),
+        ({"sasl.mechanism": "PLAIN", **PAIR, "sasl.password": "secret\0"}, "has a NUL or is not UTF-8"),
+        ({"sasl.mechanism": "PLAIN", **PAIR, "sasl.password": "secret\ud800"}, "has a NUL or is not UTF-8"),
     ],
 )
 def test_wrong_credentials_say_so_and_show_no_password(properties: dict[str, str], message: str) -> None:

@@ -25,6 +25,8 @@ MECHANISMS = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
 """Mechanism -> its number in the protocol, and its hash."""
 DEFAULT_ITERATIONS = 4096
 _SALT_BYTES = 24
+_UNKNOWN = "unknown ("
+"""Begin of the name of a mechanism that only a newer cluster knows; its number follows."""
 
 
 class Credential(NamedTuple):
@@ -48,7 +50,7 @@ def list_credentials(cluster: Cluster, users: Sequence[str] | None = None) -> li
             continue
         raise_for_code(result.error_code, f"user {result.user}", result.error_message)
         found += [
-            Credential(result.user, names.get(one.mechanism, f"unknown ({one.mechanism})"), one.iterations)
+            Credential(result.user, names.get(one.mechanism, f"{_UNKNOWN}{one.mechanism})"), one.iterations)
             for one in result.credential_infos
         ]
     return sorted(found)
@@ -66,9 +68,16 @@ def set_password(cluster: Cluster, user: str, mechanism: str, password: str, ite
 
 
 def delete_credentials(cluster: Cluster, user: str, mechanisms: Sequence[str]) -> None:
-    """Delete a user's credentials for these mechanisms. Raises ClientError, KafkaError."""
-    deletions = [ScramCredentialDeletion(name=user, mechanism=MECHANISMS[one][0]) for one in mechanisms]
+    """Delete a user's credentials for these mechanisms, as ``list_credentials`` names them. Raises ClientError,
+    KafkaError."""
+    deletions = [ScramCredentialDeletion(name=user, mechanism=_number_of(one)) for one in mechanisms]
     _alter(cluster, user, AlterUserScramCredentialsRequest(deletions=deletions, upsertions=[]))
+
+
+def _number_of(mechanism: str) -> int:
+    if mechanism.startswith(_UNKNOWN):
+        return int(mechanism.removeprefix(_UNKNOWN).removesuffix(")"))
+    return MECHANISMS[mechanism][0]
 
 
 def _alter(cluster: Cluster, user: str, request: AlterUserScramCredentialsRequest) -> None:

@@ -20,7 +20,8 @@ USER_KEY, PASSWORD_KEY = "sasl.username", "sasl.password"
 KEYS = frozenset({MECHANISM_KEY, JAAS_KEY, USER_KEY, PASSWORD_KEY, *BEARER_KEYS})
 """All supported keys of SASL."""
 _NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-"""Characters that brokers refuse in a user's name, and surrogates, which UTF-8 cannot encode."""
+"""Characters that this client refuses in a user's name: NUL separates the fields of PLAIN, Tidelog's SCRAM takes no
+control characters, UTF-8 no surrogates."""
 _NOT_IN_PASSWORDS = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -48,9 +49,9 @@ def _read_password(properties: Mapping[str, str], mechanism: str, jaas: str | No
     if not user or not password:
         raise SettingsError(f"no user or no password: expected {USER_KEY} and {PASSWORD_KEY}, or both in {JAAS_KEY}")
     if _NOT_IN_NAMES.search(user):
-        raise SettingsError(f"the user {user!r} has a character that brokers refuse")
+        raise SettingsError(f"the user {user!r} has a control character or is not UTF-8")
     if _NOT_IN_PASSWORDS.search(password):
-        raise SettingsError("the password has a character that brokers refuse")
+        raise SettingsError("the password has a NUL or is not UTF-8")
     return Credentials(mechanism, user, password)
 
 

@@ -30,7 +30,7 @@ from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, fill
 from tests.support.tiered_storage import Encryption, TierWriter, encode_sizes
 from tidelog.pipeline.errors import DataLossError, OptionError, PipelineError
 from tidelog.pipeline.files.remote import forget_listing, remote_path
-from tidelog.pipeline.files.tier.keys import chunk_decrypter, parse_encryption
+from tidelog.pipeline.files.tier.keys import chunk_decrypter, parse_encryption, remove_padding
 from tidelog.pipeline.files.tier.tiered import (
     MAX_OFFSET,
     SegmentReader,
@@ -288,6 +288,14 @@ def test_other_keys_are_reported(tmp_path: Path, private: RSAPrivateKey) -> None
         chunk_decrypter(encryption, str(other))
     with pytest.raises(ValueError, match="names no key pair"):
         parse_encryption({"dataKey": "../tier-1:AAAA", "aad": ""})
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 127, 129, 130])
+def test_a_block_without_room_for_the_padding_has_none(size: int) -> None:
+    """The keys of a short RSA key: an error of arithmetic came out of a read of the tier."""
+    for filled in (b"\0", b"\xff"):
+        with pytest.raises(ValueError, match="no OAEP padding"):
+            remove_padding(filled * size)
 
 
 def test_a_changed_chunk_is_reported(tmp_path: Path, private: RSAPrivateKey) -> None:
