@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import table
+from benchmarks.cluster import BARS_OF_MANY, table
 from benchmarks.cluster_rows import LogGrowth
 
 NAME = "acks=all, 1,000 B, 64 KB batches: user CPU s/GB"
@@ -17,6 +17,18 @@ def test_tidelog_is_judged_by_kafka_in_whichever_order_they_ran(order: tuple[str
     figures = {"tidelog": 5.0, "kafka": 10.0}
     *_, line = table({kind: {NAME: figures[kind]} for kind in order})
     assert line == f"| {NAME} | 5.00 | 10.00 | 0.50 | <= 0.6x | yes |"
+
+
+@pytest.mark.parametrize(("partitions", "is_judged"), [(1000, True), (50, False), (5000, False)])
+def test_rows_of_many_partitions_are_judged_together_and_only_for_the_number_of_the_bars(
+    partitions: int, *, is_judged: bool
+) -> None:
+    """With another number the bar of the first row was missing without a word, and the rows below it were judged."""
+    names = [f"{partitions:,} partitions, idle: % of a core per broker", *list(BARS_OF_MANY)[1:]]
+    lines = table({kind: dict.fromkeys(names, 0.1) for kind in ("tidelog", "kafka")})
+    judged = [line for line in lines if line.endswith("| yes |")]
+    assert len(judged) == (len(BARS_OF_MANY) if is_judged else 0)
+    assert any("The bars for 1,000 partitions are left out" in line for line in lines) != is_judged
 
 
 def test_growth_begins_with_the_first_new_byte(tmp_path: Path) -> None:
