@@ -141,11 +141,12 @@ def properties_from_options(options: str) -> dict[str, str]:
 
 
 def properties_from_overrides(overrides: Iterable[str]) -> dict[str, str]:
-    """Parse keys from ``key=value`` arguments. Raises PropertiesError for one without ``=`` or key."""
+    """Parse keys from ``key=value`` arguments. Raises PropertiesError for one without ``=`` or key, and does
+    not repeat it: it may be a password, cut off from its key."""
     properties = {}
     for override in overrides:
         key, separator, value = override.partition("=")
         if not separator or not key.strip():
-            raise PropertiesError(f"--override {override}: expected key=value")
+            raise PropertiesError("--override: expected key=value, found a text without key or equals sign")
         properties[key.strip()] = value.strip()
     return properties

@@ -351,7 +351,7 @@ def test_a_line_that_is_no_record_is_named(
         (["group", "reset", "g", "--to-latest", "--to-offset", "3", "--all-topics"], "expected one of --to-earliest"),
         (["topic", "alter", "t"], "expected --config"),
         (["topic", "add-partitions", "t"], "expected one of --num and --partitions"),
-        (["topic", "create", "t", "-c", "x"], "--config 'x': expected KEY=VALUE"),
+        (["topic", "create", "t", "-c", "x"], "--config: expected KEY=VALUE"),
         (["config", "set", "table", "t", "a=b"], "'table'"),
         (["config", "set", "topic", "t", "a"], "expected KEY=VALUE"),
     ],

@@ -371,7 +371,7 @@ def _key_and_value(text: str, flag: str) -> tuple[str, str]:
 
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise BadRequestError(f"{flag} {text}: expected KEY=VALUE")
+        raise BadRequestError(f"{flag}: expected KEY=VALUE, found a text without key or equals sign")
     return key.strip(), value.strip()
 
 

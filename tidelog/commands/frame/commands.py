@@ -41,8 +41,24 @@ class Command(click.Command):
             raise CommandFailedError(ctx.command_path, str(error)) from error
         except OSError as error:
             raise CommandFailedError(ctx.command_path, explain_os_error(error)) from error
-        except UnicodeEncodeError as error:
-            raise WrongUseError(ctx.command_path, f"{error.object!r} is not UTF-8") from error
+        except UnicodeEncodeError:
+            # without the text and without the cause, whose object it is: it may be a password
+            raise WrongUseError(ctx.command_path, f"{_name_of_foreign_text(ctx)} is not UTF-8") from None
+
+
+def _name_of_foreign_text(ctx: click.Context) -> str:
+    """Return the option or argument with a text that UTF-8 cannot encode; "a text" if it came from elsewhere."""
+    for parameter in ctx.command.params:
+        if parameter.name is not None and _has_foreign_text(ctx.params.get(parameter.name)):
+            is_option = isinstance(parameter, click.Option)
+            return max(parameter.opts, key=len) if is_option else parameter.make_metavar(ctx).strip("[].")
+    return "a text"
+
+
+def _has_foreign_text(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_has_foreign_text, value))
+    return isinstance(value, str) and any("\ud800" <= one <= "\udfff" for one in value)
 
 
 class Group(click.Group):

@@ -133,12 +133,13 @@ def read_text(path: str) -> str:
 
 
 def key_value_pairs(texts: Iterable[str], option: str) -> list[tuple[str, str]]:
-    """Parse ``KEY=VALUE`` texts. Raises UsageError, which names the option."""
+    """Parse ``KEY=VALUE`` texts. Raises UsageError, which names the option, and not the text: it may be a password that
+    a space cuts off from its key."""
     found = []
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise click.UsageError(f"{option} {text!r}: expected KEY=VALUE")
+            raise click.UsageError(f"{option}: expected KEY=VALUE, found a text without key or equals sign")
         found.append((key, value))
     return found
 

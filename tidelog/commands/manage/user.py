@@ -13,6 +13,7 @@ from tidelog.commands.frame.output import print_json, print_rows
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 """The mechanisms of ``tidelog.client.admin.users``, which is not imported for a help text."""
+_NOT_UTF8 = "expected a password in UTF-8"
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
 """Kafka's limits of the iterations of a SCRAM credential."""
 
@@ -101,9 +102,13 @@ def ask_password() -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("error", GetPassWarning)
         try:
-            return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+            password = str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+            password.encode()
         except GetPassWarning:
             raise click.UsageError("no terminal to ask for the password: expected --password-stdin") from None
+        except UnicodeError:  # of the terminal's stream, or of a stream that keeps other bytes
+            raise click.UsageError(_NOT_UTF8) from None
+    return password
 
 
 @command.command("delete")

@@ -90,6 +90,13 @@ def test_overrides_are_split_at_the_first_equals_sign_and_later_ones_win() -> No
 
 
 @pytest.mark.parametrize("override", ["a", "=1", " =1"])
-def test_a_malformed_override_is_shown(override: str) -> None:
+def test_a_malformed_override_is_refused(override: str) -> None:
     with pytest.raises(PropertiesError, match=r"expected key=value"):
         properties_from_overrides([override])
+
+
+def test_an_override_without_a_key_is_not_repeated() -> None:
+    """A space may cut a password off from its key."""
+    with pytest.raises(PropertiesError) as raised:
+        properties_from_overrides(["ssl.key.password hidden"])
+    assert "hidden" not in str(raised.value)
