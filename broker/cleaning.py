@@ -22,6 +22,7 @@ from tidelog.broker.controller.configs import current_config
 from tidelog.cleaner.cleaner_manager import CleaningState, LogCleanerManager, PartitionStatus
 from tidelog.cleaner.config import CleanerConfig
 from tidelog.cleaner.log_cleaner import LogCleaner
+from tidelog.log.files.segment_names import base_offset_of
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.segment.segment import LOG_SUFFIX
 from tidelog.log.unified_log import UnifiedLog
@@ -185,7 +186,8 @@ def unopened_status(broker: Broker, partition: TopicPartition, error: KafkaError
     for directory in broker.config.log_dirs:
         path = os.path.join(directory, partition.directory_name)
         with contextlib.suppress(OSError):
-            bases = [int(name[:20]) for name in os.listdir(path) if name.endswith(LOG_SUFFIX) and name[:20].isdigit()]
+            found = (base_offset_of(name) for name in os.listdir(path) if name.endswith(LOG_SUFFIX))
+            bases = [base for base in found if base is not None]
     first = min(bases, default=0)
     return PartitionStatus(
         topic_partition=partition,

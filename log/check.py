@@ -25,6 +25,7 @@ from tidelog.log.files.checkpoints import (
     read_leader_epochs,
     read_partition_metadata,
 )
+from tidelog.log.files.segment_names import OFFSET_DIGITS, base_offset_of
 from tidelog.log.index.offset_index import OffsetIndex
 from tidelog.log.index.time_index import TimeIndex
 from tidelog.log.producer.snapshot import decode_snapshot
@@ -87,7 +88,8 @@ class _Checker:
         self._names = {entry.name for entry in file_system.list_directory(directory) if entry.is_file}
 
     def run(self) -> Iterator[Finding]:
-        bases = sorted(int(name[:20]) for name in self._names if name.endswith(LOG_SUFFIX) and name[:20].isdigit())
+        found = (base_offset_of(name) for name in self._names if name[OFFSET_DIGITS:] == LOG_SUFFIX)
+        bases = sorted(base for base in found if base is not None)
         if not bases:
             yield Finding(self._directory, -1, "no segment")
         next_offset = 0

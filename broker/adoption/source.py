@@ -25,6 +25,7 @@ from tidelog.log.files.checkpoints import (
     read_offset_checkpoint,
     read_partition_metadata,
 )
+from tidelog.log.files.segment_names import base_offset_of
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.segment.batch_scan import iter_headers
 from tidelog.log.segment.segment import (
@@ -196,5 +197,5 @@ def _partition_of(name: str) -> TopicPartition | None:
 
 def offset_of(name: str) -> int:
     """Return the offset in the name of a segment's file, -1 for any other name."""
-    stem = name.partition(".")[0]
-    return int(stem) if len(stem) == 20 and stem.isascii() and stem.isdigit() else -1
+    base = base_offset_of(name)
+    return -1 if base is None else base

@@ -19,6 +19,7 @@ from tidelog.broker.metadata.quorum_state import STATIC_VOTERS, QuorumVoters, la
 from tidelog.broker.metadata.replay import MetadataReplay, SnapshotId
 from tidelog.broker.metadata.snapshot import read_snapshot
 from tidelog.log.directories.names import METADATA_DIRECTORY as METADATA_DIRECTORY
+from tidelog.log.files.segment_names import base_offset_of
 from tidelog.log.segment.batch_scan import BatchHeader, crc_matches, iter_batches, parse_header
 from tidelog.log.system.file_system import FileSystem, OpenFile
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, UnsupportedVersionError
@@ -96,7 +97,8 @@ def parse_snapshot_name(name: str) -> SnapshotId | None:
     if len(name) != _SNAPSHOT_NAME_LENGTH or not name.endswith(SNAPSHOT_SUFFIX):
         return None
     offset, _, epoch = name.removesuffix(SNAPSHOT_SUFFIX).partition("-")
-    return SnapshotId(int(offset), int(epoch)) if offset.isdigit() and epoch.isdigit() else None
+    is_number = (offset + epoch).isascii() and offset.isdigit() and epoch.isdigit()
+    return SnapshotId(int(offset), int(epoch)) if is_number else None
 
 
 def read_batches(file_system: FileSystem, path: str) -> Iterator[RecordBatch]:
@@ -113,7 +115,8 @@ def read_batches(file_system: FileSystem, path: str) -> Iterator[RecordBatch]:
 
 def _segments_from(names: list[str], directory: str, offset: int) -> Iterator[str]:
     """Yield the paths of the segments that may hold ``offset`` or later offsets."""
-    bases = sorted(int(name[:_OFFSET_DIGITS]) for name in names if name.endswith(".log"))
+    found = (base_offset_of(name) for name in names if name.endswith(".log"))
+    bases = sorted(base for base in found if base is not None)
     for base, next_base in itertools.zip_longest(bases, bases[1:]):
         if next_base is None or next_base > offset:
             yield os.path.join(directory, f"{base:020d}.log")

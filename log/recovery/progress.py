@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from tidelog.log.files.segment_names import base_offset_of
 from tidelog.log.segment.segment import LOG_SUFFIX
 from tidelog.log.system.file_system import FileSystem
 from tidelog.protocol.errors import KafkaStorageError
@@ -52,9 +53,7 @@ def unsynced_bytes(file_system: FileSystem, path: str, recovery_point: int) -> i
         listing = file_system.list_directory(path)
     except KafkaStorageError:
         return 0  # loading the log reports the error
-    segments = sorted(
-        (file.name, file.size) for file in listing if file.name.endswith(LOG_SUFFIX) and file.name[:20].isdigit()
-    )
-    below = [name for name, _ in segments if int(name[:20]) <= recovery_point]
-    first = below[-1] if below else ""
-    return sum(size for name, size in segments if name >= first)
+    named = ((base_offset_of(file.name), file.size) for file in listing if file.name.endswith(LOG_SUFFIX))
+    segments = [(base, size) for base, size in named if base is not None]
+    first = max((base for base, _ in segments if base <= recovery_point), default=0)
+    return sum(size for base, size in segments if base >= first)

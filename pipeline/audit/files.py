@@ -37,7 +37,7 @@ from tidelog.log.producer.snapshot import decode_snapshot
 from tidelog.pipeline.files.storage import files_at, names_in
 from tidelog.protocol.errors import KafkaStorageError
 
-_SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)(\.(swap|cleaned|deleted))?")
+_SEGMENT_FILE = re.compile(r"([0-9]{20})\.(log|index|timeindex|txnindex|snapshot)(\.(swap|cleaned|deleted))?")
 _INDEX_SUFFIXES = ("index", "timeindex", "txnindex")
 #: Files of a partition directory besides those of segments; both are written as ``.tmp`` and then renamed.
 _KNOWN = {LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, f"{LEADER_EPOCH_FILE}.tmp", f"{PARTITION_METADATA_FILE}.tmp"}

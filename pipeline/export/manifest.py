@@ -42,7 +42,7 @@ STAGING = "staging"
 APPEND, UPSERT = "append", "upsert"
 #: Number of versions that are kept; the newest one has the whole state.
 VERSIONS_KEPT = 100
-_NAME = re.compile(r"manifest-(\d{8})\.json")
+_NAME = re.compile(r"manifest-([0-9]{8})\.json")
 _NO_ID = "-"
 _State = TypeVar("_State", "TableFile", "PartitionState", "TopicState", "EarlierRange", "Manifest")
 

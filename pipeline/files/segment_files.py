@@ -19,7 +19,7 @@ from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.files.batch_walk import next_offset_of
 from tidelog.pipeline.files.storage import names_in
 
-_LOG_NAME = re.compile(r"(\d{20})\.log(\.swap|\.cleaned)?")
+_LOG_NAME = re.compile(r"([0-9]{20})\.log(\.swap|\.cleaned)?")
 #: How long a swap may take before its broker counts as dead: renames of a few files.
 SWAP_PATIENCE_S = 1.0
 _POLL_S = 0.002

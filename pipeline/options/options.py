@@ -365,7 +365,7 @@ class _Bounds:
         by_time, by_partition, by_offset = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
         if by_time in self.given:
             text = self.given[by_time].strip()
-            if not text.isdecimal():
+            if not _WHOLE.fullmatch(text):
                 raise OptionError(f"{by_time}={text}: expected milliseconds since 1970")
             return OffsetSpec(by_time, timestamp=int(text))
         if by_partition in self.given:

@@ -119,7 +119,7 @@ def java_version(output: str) -> int:
     _, _, rest = output.partition('version "')
     parts = rest.partition('"')[0].replace("-", ".").split(".")
     number = parts[1] if parts[0] == "1" and len(parts) > 1 else parts[0]
-    return int(number) if number.isdigit() else 0
+    return int(number) if number.isascii() and number.isdigit() else 0
 
 
 def check_ports(layout: Layout) -> None:

@@ -51,8 +51,9 @@ MAX_CHUNKS = 1 << 20
 MAX_MANIFEST_BYTES = 16 << 20
 Decrypt = Callable[[bytes], bytes]
 _TOPIC = re.compile(r"(?P<topic>.+)-(?P<id>[\w-]{22})")
-_MANIFEST = re.compile(r"(?P<base>\d{20})-(?P<id>[\w-]{22})\.rsm-manifest")
-_SEEN_LOG = re.compile(r"(?P<base>\d{20})\.log")
+_MANIFEST = re.compile(r"(?P<base>[0-9]{20})-(?P<id>[\w-]{22})\.rsm-manifest")
+_PARTITION = re.compile("[0-9]+")
+_SEEN_LOG = re.compile(r"(?P<base>[0-9]{20})\.log")
 _METADATA = "partition.metadata"
 #: Base offset and length, with which each batch begins.
 _BATCH = struct.Struct(">qi")
@@ -327,7 +328,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
     def _topics(self) -> list[FileInfo]:
         found: list[FileInfo] = []
         for topic, _, folder in self._topic_folders():
-            numbers = [info.base_name for info in self._list(folder) if info.base_name.isdigit()]
+            numbers = [info.base_name for info in self._list(folder) if _PARTITION.fullmatch(info.base_name)]
             found += [FileInfo(f"{topic}-{number}", FileType.Directory) for number in numbers]
         return found
 

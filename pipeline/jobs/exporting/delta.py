@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 LETTERS = f"{DIRECTORY}/{DEAD_LETTER}"
 """The folder of dead letters: Delta's vacuum keeps names that begin with an underscore."""
-_STATE = re.compile(r"delta-(?P<number>\d{8})(-(?P<run>[0-9a-f]+))?\.json")
+_STATE = re.compile(r"delta-(?P<number>[0-9]{8})(-(?P<run>[0-9a-f]+))?\.json")
 
 
 def export_to_delta(

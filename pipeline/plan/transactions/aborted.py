@@ -18,7 +18,7 @@ from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.storage import names_in
 from tidelog.pipeline.plan.rows import AbortedTransaction
 
-_NAME = re.compile(r"(\d{20})\.txnindex(\.swap|\.cleaned|\.deleted)?")
+_NAME = re.compile(r"([0-9]{20})\.txnindex(\.swap|\.cleaned|\.deleted)?")
 
 
 def aborted_transactions(

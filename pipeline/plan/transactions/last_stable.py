@@ -27,7 +27,7 @@ from tidelog.pipeline.files.storage import files_at, names_in
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.record.record_batch import RECORD_BATCH_OVERHEAD
 
-_SNAPSHOT = re.compile(r"(\d{20})\.snapshot")
+_SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot")
 _NO_TRANSACTION = -1
 
 

@@ -99,6 +99,7 @@ def test_the_cache_is_where_the_user_has_it() -> None:
         ('openjdk version "22-ea" 2024-03-19', 22),
         ('java version "1.8.0_392"', 8),
         ("not a Java", 0),
+        ('java version "²"', 0),
     ],
 )
 def test_the_version_of_java_is_parsed(output: str, version: int) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from tidelog.cli import main
 from tidelog.commands.frame.exit_codes import EXIT_USAGE
-from tidelog.commands.manage import user
 
 SECRET = "hidden\udcffword"
 """A password of the command line that is not UTF-8, as Python decodes it."""
@@ -52,7 +51,7 @@ def test_a_password_at_the_prompt_that_is_not_utf8_is_not_shown(
     def prompt(*_: object, **__: object) -> str:
         return b"hidden\xffword".decode()  # as the terminal's text stream decodes it
 
-    monkeypatch.setattr(user.click, "prompt", prompt)
+    monkeypatch.setattr("click.prompt", prompt)
     error = failure(capsys, "user", "create", "ann")
     assert error.startswith("tidelog user create: expected a password in UTF-8")
 
@@ -60,7 +59,7 @@ def test_a_password_at_the_prompt_that_is_not_utf8_is_not_shown(
 def test_a_prompt_that_keeps_other_bytes_is_refused_without_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(user.click, "prompt", lambda *_, **__: SECRET)
+    monkeypatch.setattr("click.prompt", lambda *_, **__: SECRET)
     error = failure(capsys, "user", "create", "ann")
     assert error.startswith("tidelog user create: expected a password in UTF-8")
 

@@ -66,7 +66,8 @@ def test_usual_options_need_no_click(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["--port", "x"], ["--port"], ["--log-level", "loud"], ["--nothing"], ["x"]]
+    "words",
+    [["--help"], ["--port", "x"], ["--port", "9" * 5000], ["--port"], ["--log-level", "loud"], ["--nothing"], ["x"]],
 )
 def test_the_rest_is_left_to_the_command_line(words: list[str]) -> None:
     assert read_words(words) is None

@@ -129,9 +129,10 @@ def is_of_one_node(resource: Resource) -> bool:
 def address_for(cluster: Cluster, resource: Resource) -> Address:
     """Return the address of the broker that has the resource's configuration. Raises ClientError."""
     brokers = cluster.brokers()
-    if not resource.name.isdecimal() or int(resource.name) not in brokers:
+    numbers = {str(number): number for number in brokers}
+    if resource.name not in numbers:
         raise ClientError(f"no broker {resource.name!r}; the brokers' ids are {', '.join(map(str, sorted(brokers)))}")
-    return brokers[int(resource.name)]
+    return brokers[numbers[resource.name]]
 
 
 def _entry_of(entry: DescribeConfigsResourceResult) -> ConfigEntry:

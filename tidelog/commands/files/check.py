@@ -121,4 +121,8 @@ def _is_partition(path: str) -> bool:
 
 
 def _has_segments(path: str) -> bool:
-    return os.path.isdir(path) and any(name.endswith(".log") and name[:20].isdigit() for name in os.listdir(path))
+    from tidelog.log.files.segment_names import base_offset_of
+
+    return os.path.isdir(path) and any(
+        name.endswith(".log") and base_offset_of(name) is not None for name in os.listdir(path)
+    )

@@ -24,6 +24,8 @@ STATES = (
     "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty", "Assigning", "Reconciling", "NotReady",
 )  # fmt: skip
 """Kafka's types and states of groups."""
+_MAX_DIGITS = 10
+"""Digits of the number of a partition, which is below 2^31."""
 
 
 @click.group(cls=CommandGroup)
@@ -194,7 +196,7 @@ def parse_partitions(cluster: Cluster, texts: tuple[str, ...]) -> list[TopicPart
             partitions += partitions_of(cluster, topic)
             continue
         for number in numbers.split(","):
-            if not number.isdecimal():
+            if not (number.isascii() and number.isdecimal() and len(number) <= _MAX_DIGITS):
                 raise click.UsageError(f"--topic {text!r}: expected TOPIC or TOPIC:0,1")
             cluster.leader(topic, int(number))
             partitions.append((topic, int(number)))

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG4J_LEVELS = {"all": "debug", "trace": "debug", "warn": "warning", "fatal": "error", "off": "error"}
 STANDARD_ERROR = 2
+_MAX_DIGITS = 19
+"""Digits of a number that is read here: ``int`` refuses thousands of them."""
 STARTING_THRESHOLD = 100_000
 """Threshold of the garbage collector during a start, whose objects nearly all live as long as the process."""
 
@@ -109,7 +111,7 @@ def _put(found: dict[str, Any], name: str, text: str) -> bool:
     if name == "overrides":
         found[name] = (*found.get(name, ()), text)
     elif name in NUMBERS:
-        if not (text.isascii() and text.isdecimal()):
+        if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
             return False
         found[name] = int(text)
     elif name == "log_level" and text not in LOG_LEVELS:

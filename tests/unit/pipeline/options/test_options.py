@@ -111,6 +111,8 @@ class TestPrecedence:
         ({"subscribe": "a", "startingOffsets": '{"a":{"-1":5}}'}, "startingOffsets: partition -1 of a: expected 0 or "
          "more"),
         ({"subscribe": "a", "startingTimestamp": "today"}, "startingTimestamp=today: expected milliseconds"),
+        ({"subscribe": "a", "startingTimestamp": "9" * 5000}, "expected milliseconds"),
+        ({"subscribe": "a", "startingTimestamp": "٣"}, "expected milliseconds"),
         ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "x"}, "startingOffsetsByTimestampStrategy=x"),
         ({"subscribe": "a", "kafka.isolation.level": "dirty"}, "kafka.isolation.level=dirty: expected read_unc"),
         ({"subscribe": "a", "columns": "offset,size"}, "column 'size' is unknown: expected some of key, value"),
