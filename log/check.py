@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterator
+from struct import Struct
 from typing import Any, NamedTuple
 
 from tidelog.log.files.checkpoints import (
@@ -59,6 +61,14 @@ class Finding(NamedTuple):
         return f"{where}: {self.message}"
 
 
+class IndexFindings(NamedTuple):
+    """Findings of a segment's offset and time index: wrong entries, and those that could not be compared with the
+    segment. Without both, each entry was compared."""
+
+    wrong: list[Finding]
+    unchecked: list[Finding]
+
+
 class _SegmentSummary(NamedTuple):
     """Summary of a record file, with which its indices are compared."""
 
@@ -67,6 +77,14 @@ class _SegmentSummary(NamedTuple):
     next_offset: int
     largest_timestamp: int
     offsets: set[int]
+    damaged_bytes: list[tuple[int, int]]  # first byte, and the one after the last
+    lost_offsets: list[tuple[int, int]]
+
+    def is_damaged_at(self, position: int) -> bool:
+        return any(first <= position < end for first, end in self.damaged_bytes)
+
+    def is_lost(self, offset: int) -> bool:
+        return any(first <= offset < end for first, end in self.lost_offsets)
 
 
 def check_directory(file_system: FileSystem, directory: str) -> list[Finding]:
@@ -74,18 +92,35 @@ def check_directory(file_system: FileSystem, directory: str) -> list[Finding]:
 
     Raises KafkaStorageError if it cannot be read.
     """
-    return list(_Checker(file_system, directory).run())
+    names = {entry.name for entry in file_system.list_directory(directory) if entry.is_file}
+    return list(_Checker(file_system, directory, names).run())
+
+
+def check_indices(file_system: FileSystem, directory: str, base_offset: int) -> IndexFindings:
+    """Check the offset and the time index of one segment, also of a damaged one: only entries that name damaged bytes
+    are left out. Raises KafkaStorageError if a file cannot be read.
+    """
+    names = [file_name(base_offset, suffix) for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+    present = {name for name in names if file_system.exists(os.path.join(directory, name))}
+    return _Checker(file_system, directory, present).compare_indices(base_offset)
+
+
+def iter_indexed_batches(file_system: FileSystem, directory: str, base_offset: int) -> Iterator[tuple[int, int]]:
+    """Yield byte position and last offset of the batches that a segment's offset index names, if it has one."""
+    name = file_name(base_offset, INDEX_SUFFIX)
+    present = {name} if file_system.exists(os.path.join(directory, name)) else set()
+    yield from _Checker(file_system, directory, present).iter_indexed_batches(base_offset)
 
 
 class _Checker:
-    def __init__(self, file_system: FileSystem, directory: str) -> None:
+    def __init__(self, file_system: FileSystem, directory: str, names: set[str]) -> None:
         self._file_system = file_system
         self._directory = directory
         self._transactions = TransactionIndexCheck()
         self._next_offset = 0
         self._is_damaged = False  # damage was found, and no batch after it was read yet
         self._fault = ""  # what is wrong with the batch at which the last walk stopped
-        self._names = {entry.name for entry in file_system.list_directory(directory) if entry.is_file}
+        self._names = names
 
     def run(self) -> Iterator[Finding]:
         found = (base_offset_of(name) for name in self._names if name[OFFSET_DIGITS:] == LOG_SUFFIX)
@@ -125,12 +160,16 @@ class _Checker:
         path = self._path(base, LOG_SUFFIX)
         file = self._open(path)
         ends: dict[int, int] = {}
+        damaged: list[tuple[int, int]] = []
+        lost: list[tuple[int, int]] = []
         largest, position, size = -1, 0, file.size()
         self._next_offset = base
         try:
             while position < size:
                 for header, batch in self._whole_batches(file, position):
                     position = header.position + header.size
+                    if self._is_damaged:
+                        lost.append((self._next_offset, header.base_offset))
                     self._report_lost(path, header, findings)
                     self._next_offset = header.last_offset + 1
                     largest = max(largest, header.max_timestamp)
@@ -140,11 +179,15 @@ class _Checker:
                     findings.append(
                         Finding(path, position, self._fault or f"{size - position} bytes of an incomplete last batch")
                     )
-                    position = find_resume_position(file, position, size, self._iter_indexed_batches(base))
+                    resume = find_resume_position(file, position, size, self.iter_indexed_batches(base))
+                    damaged.append((position, resume))
+                    position = resume
                     self._is_damaged = True
         finally:
             file.close()
-        return _SegmentSummary(size, ends, self._next_offset, largest, set(ends.values()))
+        if self._is_damaged:
+            lost.append((self._next_offset, sys.maxsize))
+        return _SegmentSummary(size, ends, self._next_offset, largest, set(ends.values()), damaged, lost)
 
     def _whole_batches(self, file: OpenFile, position: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Iterate over the batches up to the first damaged or incomplete one. ``_fault`` describes the damage then."""
@@ -166,13 +209,54 @@ class _Checker:
             findings.append(Finding(path, header.position, lost))
         self._is_damaged = False
 
-    def _iter_indexed_batches(self, base: int) -> Iterator[tuple[int, int]]:
+    def iter_indexed_batches(self, base: int) -> Iterator[tuple[int, int]]:
         """Yield byte position and last offset of the batches that the offset index names."""
         path = self._path(base, INDEX_SUFFIX)
         for slot, (relative, position) in self._entries(path, OffsetIndex.ENTRY.size, OffsetIndex.ENTRY.unpack_from):
             if slot and relative == 0:
                 return
             yield position, base + relative
+
+    def compare_indices(self, base: int) -> IndexFindings:
+        """Compare the offset and the time index of one segment with its records, as far as these can be read."""
+        wrong = [
+            *self._check_end(base, INDEX_SUFFIX, OffsetIndex.ENTRY),
+            *self._check_end(base, TIME_INDEX_SUFFIX, TimeIndex.ENTRY),
+        ]
+        if file_name(base, LOG_SUFFIX) not in self._names:
+            alone = [self._path(base, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+            return IndexFindings(
+                wrong, [Finding(path, -1, "there is no segment with which to compare it") for path in alone]
+            )
+        summary = self._read_segment(base, [])
+        wrong += [*self._check_offset_index(base, summary), *self._check_time_index(base, summary)]
+        return IndexFindings(wrong, list(self._list_unchecked(base, summary)))
+
+    def _check_end(self, base: int, suffix: str, entry: Struct) -> Iterator[Finding]:
+        """Check that an index ends after a whole entry, and that only zeros follow its first empty one."""
+        path = self._path(base, suffix)
+        data = self._content(path)
+        if len(data) % entry.size:
+            yield Finding(path, -1, f"{len(data)} bytes are not a multiple of an entry's {entry.size}")
+        for slot, fields in self._entries(path, entry.size, entry.unpack_from):
+            if slot and not any(fields if suffix == TIME_INDEX_SUFFIX else fields[:1]):
+                if any(data[slot * entry.size :]):
+                    yield Finding(path, slot, "an empty entry is followed by other bytes than zeros")
+                return
+
+    def _list_unchecked(self, base: int, summary: _SegmentSummary) -> Iterator[Finding]:
+        """Yield a finding for each index that has entries for damaged bytes of the segment."""
+        positions = [position for position, _ in self.iter_indexed_batches(base)]
+        slots = [slot for slot, position in enumerate(positions) if summary.is_damaged_at(position)]
+        if slots:
+            yield Finding(self._path(base, INDEX_SUFFIX), slots[0], _count_unchecked(slots))
+        path = self._path(base, TIME_INDEX_SUFFIX)
+        entries = [one for _, one in self._entries(path, TimeIndex.ENTRY.size, TimeIndex.ENTRY.unpack_from)]
+        slots = [
+            slot for slot, one in enumerate(entries) if (any(one) or not slot) and _is_unproven(base, one, summary)
+        ]
+        if slots:
+            yield Finding(path, slots[0], _count_unchecked(slots))
 
     def _check_offset_index(self, base: int, summary: _SegmentSummary) -> Iterator[Finding]:
         path = self._path(base, INDEX_SUFFIX)
@@ -183,7 +267,7 @@ class _Checker:
                 break  # zeros after the entries, in the index of a log that was not closed
             if offset <= previous[0] or position <= previous[1]:
                 yield Finding(path, slot, f"entry ({offset}, {position}) does not follow {previous}")
-            if summary.batch_ends.get(position) != offset:
+            if summary.batch_ends.get(position) != offset and not summary.is_damaged_at(position):
                 yield Finding(path, slot, f"no batch with last offset {offset} begins at byte {position}")
             previous = (offset, position)
 
@@ -196,10 +280,10 @@ class _Checker:
                 break
             if timestamp <= previous[0] or offset < previous[1]:
                 yield Finding(path, slot, f"entry ({timestamp}, {offset}) does not follow {previous}")
-            if offset not in summary.offsets:
+            if offset not in summary.offsets and not summary.is_lost(offset):
                 yield Finding(path, slot, f"no batch ends at offset {offset}")
             previous = (timestamp, offset)
-        if previous[0] > summary.largest_timestamp:
+        if previous[0] > summary.largest_timestamp and not summary.damaged_bytes:
             yield Finding(path, -1, f"ends with timestamp {previous[0]}, later than any record")
 
     def _follow_transactions(self, header: BatchHeader, batch: memoryview) -> None:
@@ -250,6 +334,17 @@ class _Checker:
                     read_partition_metadata(self._file_system, self._directory)
             except KafkaStorageError as error:
                 yield Finding(path, -1, str(error))
+
+
+def _is_unproven(base: int, entry: tuple[int, ...], summary: _SegmentSummary) -> bool:
+    """Return whether an entry of the time index cannot be compared: its batch, or the record of its time, is lost."""
+    timestamp, relative = entry
+    is_later = bool(summary.damaged_bytes) and timestamp > summary.largest_timestamp
+    return is_later or summary.is_lost(base + relative)
+
+
+def _count_unchecked(slots: list[int]) -> str:
+    return f"{len(slots)} of its entries cannot be compared with the segment, which is damaged there"
 
 
 def _batch_fault(file: OpenFile, header: BatchHeader, batch: memoryview, next_offset: int) -> str:

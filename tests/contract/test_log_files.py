@@ -1,4 +1,7 @@
-"""Partition directories of Tidelog pass Apache Kafka's DumpLogSegments without an error."""
+"""Apache Kafka's DumpLogSegments reads Tidelog's partition directories without an error.
+
+``tidelog dump-log`` prints the same lines.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ import pytest
 from tests.support.jvm import java_command
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4, broker_classpath
 from tests.support.logs import NOW_MS, LogBench, append, batch, marker, producer_batch
+from tidelog.cli import main
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validation.params import AppendOrigin
+from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 pytestmark = pytest.mark.java
@@ -66,3 +71,37 @@ def test_dump_log_segments_has_no_complaint(tmp_path: Path, version: str) -> Non
     assert sanity.returncode == 0
     assert "exception" not in sanity.stderr.lower()
     assert sanity.stdout.count("passed sanity check") + sanity.stdout.count("is empty") == len(indices)
+
+
+@pytest.mark.parametrize("options", [(), ("--deep-iteration",), ("--print-data-log",), ("--index-sanity-check",)])
+def test_dump_log_prints_what_kafkas_tool_prints(
+    tmp_path: Path, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_log(tmp_path)
+    names = [os.path.join(log.directory, name) for name in sorted(os.listdir(log.directory)) if name[:20].isdigit()]
+    other = tmp_path / "other" / f"{0:020d}.log"
+    other.parent.mkdir()
+    other.write_bytes(b"".join(kinds_of_batches()))
+    printed = dump(KAFKA_4, [*names, str(other)], *options)
+    assert printed.returncode == 0
+    assert main(["dump-log", *options, *names, str(other)]) == 0
+    assert capsys.readouterr().out == printed.stdout
+
+
+def kinds_of_batches() -> list[bytes]:
+    """Build message sets and a batch with keys and values that are null, with headers and a time of append."""
+    found: list[bytes] = []
+    for magic, compression in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        records = contents(3 * len(found))
+        found.append(build_message_set(records, MessageSetOptions(magic=magic, compression=compression)))
+    first = 3 * len(found)
+    found.append(build_message_set(contents(first), MessageSetOptions(magic=1, log_append_time=NOW_MS + 5)))
+    with_headers = [record._replace(headers=[("a", b"1"), ("b", None)]) for record in contents(first + 3)]
+    options = BatchOptions(log_append_time=NOW_MS + 5, delete_horizon_ms=NOW_MS, partition_leader_epoch=4)
+    return [*found, bytes(build_batch(with_headers, options))]
+
+
+def contents(offset: int) -> list[Record]:
+    """Build three records: a whole one, one without key, and one without value."""
+    pairs = [("ключ".encode(), b"value"), (None, b"value"), (b"key", None)]
+    return [Record(offset + number, NOW_MS + number, *pair) for number, pair in enumerate(pairs)]
