@@ -59,14 +59,15 @@ def down_convert(
     first_offset: int,
     max_bytes: int,
     *,
-    first_whole: bool = True,
+    first_bytes: int | None = None,
     limit: ConversionLimit | None = None,
 ) -> Iterator[bytes]:
     """Convert the batches of ``sources`` (slices of files, or bytes) to format ``to_magic`` (0 or 1), piece by piece.
 
-    ``first_offset`` is the fetch offset. At most ``max_bytes`` are yielded in all, and the last message may be cut;
-    with ``first_whole`` the first message is complete whatever its size. Nothing is yielded if the range has only
-    control batches (the caller reads on after it) or ``limit`` is used up. The sources are not released.
+    ``first_offset`` is the fetch offset. At most ``max_bytes`` are yielded in all, and the last message may be cut.
+    Only the first message may be larger: up to ``first_bytes``, or complete whatever its size without them. Nothing is
+    yielded if the range has only control batches (the caller reads on after it) or ``limit`` is used up. The sources
+    are not released.
     This blocks on disk and codecs: run it in a thread when the range is large.
 
     Raises UnsupportedCompressionTypeError when the first batch to convert is zstd, CorruptMessageError and
@@ -85,14 +86,17 @@ def down_convert(
             return
         if not piece:
             continue
-        allowed = remaining
-        if is_first and first_whole:
-            allowed = max(remaining, LOG_OVERHEAD + _SIZE.unpack_from(piece, _SIZE_POSITION)[0])
-        yield piece[:allowed]
+        yield piece[: max(remaining, _bound_first(piece, first_bytes)) if is_first else remaining]
         remaining -= len(piece)
         if remaining <= 0:
             return
         is_first = False
+
+
+def _bound_first(piece: bytes, first_bytes: int | None) -> int:
+    """Return the size of the first message, of which at most ``first_bytes`` are sent."""
+    size: int = LOG_OVERHEAD + _SIZE.unpack_from(piece, _SIZE_POSITION)[0]
+    return size if first_bytes is None else min(size, first_bytes)
 
 
 def convert_batch(

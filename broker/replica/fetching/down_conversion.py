@@ -1,18 +1,19 @@
 """Fetch v0-3: stored batches turned into the message sets that clients from before 0.11 read (KIP-283).
 
 One partition's answer is at most MAX_CONVERTED_BYTES, because converted bytes are in memory while slices are not; the
-client fetches the rest later. Within this bound the client's own limit applies. Up to v2 the client's limit is hard: a
-first message beyond it is cut, which makes the client ask for more (KIP-74). At most ``MAX_CONVERTED_RECORDS`` records
-of one request are converted; its later partitions get none, and the client fetches them again. Longer conversions are
-done in a thread: everything here may run in any thread. A range of control batches has no messages. Reading continues
-after such a range, or the client would ask for the same offset without end.
+client fetches the rest later. Only its first message may be larger: from v3 on it is whole. Within this bound the
+client's own limit applies. Up to v2 that limit is hard: a first message beyond it is cut, which makes the client ask
+for more (KIP-74). At most ``MAX_CONVERTED_RECORDS`` records of one request are converted; its later partitions get
+none, and the client fetches them again. Longer conversions are done in a thread, as are those of compressed batches:
+everything here may run in any thread. A range of control batches has no messages. Reading continues after such a range,
+or the client would ask for the same offset without end.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchIsolation
@@ -25,11 +26,13 @@ from tidelog.protocol.transferable import TransferableRecords
 
 MAX_CONVERTED_BYTES = 1024 * 1024
 INLINE_BYTES, INLINE_RECORDS = 32 * 1024, 200
-"""Records within both limits are converted on the loop, which is less work than to hand them to a thread."""
+"""Uncompressed records within both limits are converted on the loop, which is less work than to hand them to a
+thread."""
 _LAST_VERSION_OF_MAGIC_0 = 1
 _LAST_VERSION_WITH_HARD_LIMIT = 2
 _MAX_RANGES = 100
-"""Largest number of ranges of control batches that one request skips; after them it is answered without records."""
+"""Largest number of ranges of control batches that are skipped for one partition of a request; after them the
+partition has no records in this answer."""
 
 
 class Conversion(NamedTuple):
@@ -50,34 +53,41 @@ def fits_turn(conversions: Sequence[Conversion]) -> bool:
     if sum(len(conversion.records) for conversion in conversions) > INLINE_BYTES:
         return False
     for conversion in conversions:
-        # A slice that fills its limit may be the beginning of a large batch, which is read whole to be converted.
-        if len(conversion.records) >= conversion.max_bytes and conversion.max_bytes <= INLINE_BYTES:
+        left -= _count_records(conversion, left)
+        if left < 0:
             return False
-        left -= _count_records(conversion.records, left)
-    return left >= 0
+    return True
 
 
-def _count_records(records: TransferableRecords | bytes, enough: int) -> int:
-    """Return a lower bound of the number of records in a short range, from its headers; more than ``enough`` if the
-    headers do not have the number."""
-    data = records
-    if isinstance(records, TransferableRecords):
+def _count_records(conversion: Conversion, enough: int) -> int:
+    """Return a lower bound of the number of records in a short range, from its headers.
+
+    It is more than ``enough`` if a batch is compressed, as a few bytes may hold megabytes. It is also if no record of a
+    complete batch is certain to be among the client's: then reading may go on, with up to MAX_CONVERTED_BYTES. So it is
+    for the beginning of a large batch.
+    """
+    data = conversion.records
+    if isinstance(data, TransferableRecords):
         try:
-            data = os.pread(records.file.fileno(), records.size, records.position)
+            data = os.pread(data.file.fileno(), data.size, data.position)
         except OSError:
             return enough + 1
-    count = 0
+    count, has_some = 0, False
     try:
-        for batch in iter_batches(cast(bytes, data)):
+        for batch in iter_batches(data):
+            if batch.is_compressed:
+                return enough + 1
             if isinstance(batch, LegacyRecordBatch):
-                count += enough + 1 if batch.is_compressed else 1
-            else:
+                count, has_some = count + 1, True
+            elif not batch.is_control:
                 count += batch.record_count
+                is_dense = batch.record_count == batch.last_offset_delta + 1
+                has_some = has_some or (is_dense and batch.last_offset >= conversion.fetch_offset)
             if count > enough:
                 break
     except CorruptMessageError:
         return enough + 1
-    return count
+    return count if has_some else enough + 1
 
 
 def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
@@ -89,13 +99,13 @@ def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
     partition, records, version, offset, isolation, allowed = conversion
     magic = 0 if version <= _LAST_VERSION_OF_MAGIC_0 else 1
     max_bytes = min(allowed, MAX_CONVERTED_BYTES)
-    keeps_first = version > _LAST_VERSION_WITH_HARD_LIMIT
+    first_bytes = allowed if version <= _LAST_VERSION_WITH_HARD_LIMIT else None
     for _ in range(_MAX_RANGES):
         try:
             if not partition.config.message_downconversion_enable:
                 raise UnsupportedVersionError(f"message.downconversion.enable is false for {partition.topic_partition}")
             converted = b"".join(
-                down_convert([records], magic, offset, max_bytes, first_whole=keeps_first, limit=limit)
+                down_convert([records], magic, offset, max_bytes, first_bytes=first_bytes, limit=limit)
             )
             if converted or limit.records <= 0 or not isinstance(records, TransferableRecords):
                 return converted

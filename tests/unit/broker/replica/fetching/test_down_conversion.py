@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -42,20 +43,29 @@ def wire(data: DataBroker) -> LongWire:
 
 
 def append(data: DataBroker, partition: int, count: int, codec: int) -> None:
-    records = batch(*(b"v%d" % number for number in range(count)), options=BatchOptions(compression=codec))
+    append_values(data, partition, *(b"v%d" % number for number in range(count)), codec=codec)
+
+
+def append_values(data: DataBroker, partition: int, *values: bytes, codec: int = CompressionType.NONE) -> None:
+    records = batch(*values, options=BatchOptions(compression=codec))
     data.replica_manager.partition("t", partition).append_records(memoryview(records))
 
 
-def fetch(*offsets: int) -> FetchRequest:
+def fetch(*offsets: int, max_bytes: int = 1 << 20) -> FetchRequest:
     partitions = [
-        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
+        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)
         for index, offset in enumerate(offsets)
     ]
     return FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="t", partitions=partitions)])
 
 
-def converted(wire: LongWire, answer: object) -> list[list[int]]:
-    response = wire.decoded(wire.wait(answer), FetchResponse, 2)
+def records_of(wire: LongWire, answer: object, version: int) -> bytes:
+    response = wire.decoded(wire.wait(answer), FetchResponse, version)
+    return bytes(response.responses[0].partitions[0].records)  # type: ignore[arg-type]
+
+
+def converted(wire: LongWire, answer: object, version: int = 2) -> list[list[int]]:
+    response = wire.decoded(wire.wait(answer), FetchResponse, version)
     return [
         [message.offset for message in ByteBufferMessageSet(bytes(part.records))]  # type: ignore[arg-type]
         for part in response.responses[0].partitions
@@ -69,15 +79,67 @@ def test_many_records_are_converted_in_a_thread_however_small(
 ) -> None:
     append(data, 0, count, codec)
     answer = wire.send(fetch(0), 2)
-    assert isinstance(answer, Pending) == (count > INLINE_RECORDS)
+    assert isinstance(answer, Pending) == (count > INLINE_RECORDS or codec == GZIP)
     assert converted(wire, answer) == [list(range(count))]
 
 
 def test_partitions_share_a_turn(data: DataBroker, wire: LongWire) -> None:
     for partition in range(3):
-        append(data, partition, INLINE_RECORDS // 2, GZIP)
+        append(data, partition, INLINE_RECORDS // 2, CompressionType.NONE)
     assert not isinstance(wire.send(fetch(0, 0), 2), Pending)
     assert isinstance(wire.send(fetch(0, 0, 0), 2), Pending)
+
+
+@pytest.mark.parametrize("codec", [GZIP, CompressionType.SNAPPY, CompressionType.LZ4])
+def test_a_few_bytes_that_hold_megabytes_are_converted_in_a_thread(
+    data: DataBroker, wire: LongWire, codec: int
+) -> None:
+    append_values(data, 0, bytes(15 << 20), codec=codec)
+    answer = wire.send(fetch(0), 2)
+    assert isinstance(answer, Pending)
+    assert converted(wire, answer) == [[0]]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_batch_of_which_only_the_beginning_was_read_is_converted_in_a_thread(tmp_path: Path, version: int) -> None:
+    """The broker's own limit cut the range, which the client's limit does not show."""
+    data = DataBroker(tmp_path, {"fetch.max.bytes": "10000"})
+    create_topic(data, "t", 1)
+    wire = LongWire(data)
+    append(data, 0, 3000, CompressionType.NONE)
+    answer = wire.send(fetch(0), version)
+    assert isinstance(answer, Pending)
+    assert converted(wire, answer, version) == [list(range(3000))]
+    data.close()
+
+
+def test_what_follows_a_range_without_messages_is_read_in_a_thread(data: DataBroker, wire: LongWire) -> None:
+    data.replica_manager.partition("t", 0).append_records(
+        memoryview(marker(7, commit=True)), origin=AppendOrigin.COORDINATOR
+    )
+    append(data, 0, 1, CompressionType.NONE)
+    size = data.replica_manager.partition("t", 0).local_log.end[2]
+    assert not isinstance(wire.send(fetch(0), 2), Pending)  # the messages are in the range
+    append(data, 0, 3000, CompressionType.NONE)
+    answer = wire.send(fetch(0, max_bytes=size), 2)
+    assert converted(wire, answer) == [[1]]
+    answer = wire.send(fetch(0, max_bytes=size // 2 + 10), 2)
+    assert isinstance(answer, Pending)
+    assert 1 in converted(wire, answer)[0]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_a_first_message_may_be_as_large_as_the_client_allows(data: DataBroker, wire: LongWire, version: int) -> None:
+    """Up to v2 a message beyond the bound of converted bytes was cut whatever the client's limit, so it was never
+    whole."""
+    random = Random(1)
+    append_values(data, 0, *(random.randbytes(30) for _ in range(28_500)), codec=GZIP)
+    (offsets,) = converted(wire, wire.send(fetch(0, max_bytes=16 << 20), version), version)
+    assert offsets == list(range(28_500))
+    part = records_of(wire, wire.send(fetch(0, max_bytes=16 << 20), version), version)
+    assert len(part) > down_conversion.MAX_CONVERTED_BYTES
+    cut = records_of(wire, wire.send(fetch(0, max_bytes=1 << 20), version), version)
+    assert len(cut) == (1 << 20 if version <= 2 else len(part))
 
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, GZIP])
