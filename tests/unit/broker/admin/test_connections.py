@@ -41,7 +41,9 @@ def filled(activities: Iterable[Activity]) -> tuple[Connections, list[Client]]:
         ((BUSY, IDLE, IDLE), 1),
     ],
 )
-def test_the_oldest_idle_connection_is_closed_for_a_new_one(activities: tuple[Activity, ...], victim: int) -> None:
+def test_a_new_connection_closes_the_oldest_of_those_with_the_lowest_activity(
+    activities: tuple[Activity, ...], victim: int
+) -> None:
     connections, clients = filled(activities)
     connections.add(new := Client())
     assert new.is_open
@@ -58,16 +60,23 @@ def test_the_new_connection_is_closed_if_all_others_are_busy() -> None:
     assert new.is_open
 
 
-@given(st.integers(1, 5), st.lists(st.tuples(st.sampled_from(["come", "go", *Activity]), st.integers(0, 9))))
-def test_connections_keep_to_their_limit_and_close_only_the_surplus(
-    limit: int, steps: list[tuple[str | Activity, int]]
+@given(
+    st.lists(st.sampled_from(Activity), min_size=1, max_size=5),
+    st.lists(st.tuples(st.sampled_from(["come", "come", "go", *Activity]), st.integers(0, 9))),
+)
+def test_connections_keep_to_their_limit_and_close_the_least_active(
+    activities: list[Activity], steps: list[tuple[str | Activity, int]]
 ) -> None:
-    connections, open_ones = Connections(limit), list[Client]()
-    for step, number in steps:
+    connections, open_ones = filled(activities)
+    for step, number in [("come", 0), *steps]:
         if step == "come":
+            candidates = sorted(open_ones, key=lambda one: one.activity)  # stable: the oldest of equal ones is first
             connections.add(client := Client())
-            before, open_ones = len(open_ones), [one for one in (*open_ones, client) if one.is_open]
-            assert len(open_ones) == min(before + 1, limit)
+            victim = None
+            if len(open_ones) == len(activities):
+                victim = client if candidates[0].activity is BUSY else candidates[0]
+            assert [one for one in (*open_ones, client) if not one.is_open] == ([] if victim is None else [victim])
+            open_ones = [one for one in (*open_ones, client) if one is not victim]
         elif open_ones and step == "go":
             connections.remove(open_ones.pop(number % len(open_ones)))
         elif open_ones and isinstance(step, Activity):
