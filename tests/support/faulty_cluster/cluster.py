@@ -180,14 +180,25 @@ class FaultyCluster:
                 WAIT_S,
             )
 
-    def files(self, topic: str) -> list[dict[str, str]]:
-        """Digest the segments of partition 0 at each broker."""
-        return [digests(Path(node.data_directory) / f"{topic}-0") for node in self.brokers.values()]
+    def files(self, topic: str, partition: int = 0) -> list[dict[str, str]]:
+        """Digest the segments of a partition at each broker."""
+        return [digests(Path(node.data_directory) / f"{topic}-{partition}") for node in self.brokers.values()]
 
     def wait_equal_files(self, *topics: str) -> None:
-        """Wait until all brokers have equal segments."""
+        """Wait until all brokers have equal segments of all partitions of these topics."""
         for topic in topics:
-            wait_until(lambda topic=topic: len(set(map(str, self.files(topic)))) == 1, f"{topic}: equal files", WAIT_S)  # type: ignore[misc]
+            for partition in range(self.partition_count(topic)):
+                wait_until(
+                    lambda one=(topic, partition): len(set(map(str, self.files(*one)))) == 1,  # type: ignore[misc]
+                    f"{topic}-{partition}: equal files",
+                    WAIT_S,
+                )
+
+    def partition_count(self, topic: str) -> int:
+        """Return the highest number of partitions of a topic that a broker has in its directory."""
+        paths = [path for node in self.brokers.values() for path in Path(node.data_directory).glob(f"{topic}-*")]
+        numbers = [int(path.name[len(topic) + 1 :]) for path in paths if path.name[len(topic) + 1 :].isdigit()]
+        return max(numbers, default=0) + 1
 
     # ---- changes
 
