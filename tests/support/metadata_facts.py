@@ -42,11 +42,11 @@ class Facts(NamedTuple):
 
 
 def facts(bootstrap: str, groups: list[str], share_groups: list[str], resources: list[tuple[int, str]]) -> Facts:
-    """Read all metadata of a broker; ``resources`` are those, beside topics, whose configs are read."""
+    """Read from a broker what Facts holds; ``resources`` are those, beside topics, whose configs are read."""
     with Client(bootstrap, timeout_s=30) as client:
         described = client.send(MetadataRequest(topics=None), MetadataResponse, 12)
         topics = {str(topic.name): (topic.topic_id, len(topic.partitions)) for topic in described.topics}
-        listed = [(TOPIC, name) for name in sorted(topics) if not name.startswith("__")] + resources
+        listed = [(TOPIC, name) for name in sorted(topics)] + resources
         return Facts(
             described.cluster_id,
             topics,
@@ -108,7 +108,7 @@ def _share_offsets(client: Client, groups: list[str]) -> dict[tuple[str, str, in
     def ask() -> tuple[int, Any]:
         asked = [DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None) for group in groups]
         answer = client.send(DescribeShareGroupOffsetsRequest(groups=asked), DescribeShareGroupOffsetsResponse, 0)
-        return max((group.error_code for group in answer.groups), default=0), answer
+        return next((group.error_code for group in answer.groups if group.error_code), 0), answer
 
     return {
         (group.group_id, topic.topic_name, partition.partition_index): partition.start_offset
