@@ -3,7 +3,8 @@
 Spark asks a Python source for the schema of a new table with the statement's options, spelled ``option.<name>``, and
 keeps that schema in its catalogue. The reader of a query on the table gets this schema and the query's own options, but
 none of the table's (Spark 4.2). The catalogue keeps names, types and metadata of a schema; so the options are carried
-as metadata of the first column.
+as metadata of the first column. Spark writes them into Parquet files that have this column, too: so a table takes no
+option that holds a secret.
 
 A batch query's own options (``SELECT ... FROM t WITH (...)``, ``spark.read.option(...).table("t")``) are refused: a
 statement that names a table twice has one source for both, created with the options of the mention that Spark plans
@@ -14,6 +15,7 @@ source of its own.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 
 from pyspark.sql.types import (
@@ -34,6 +36,8 @@ from tidelog.protocol.foreign_text import decode_json
 
 _PREFIX = "option."
 _KEY = "tidelog.options"
+_SECRET = re.compile(r"password|passphrase|secret|jaas|\.key$", re.IGNORECASE)
+"""Options that hold secrets, of any version of Kafka's clients."""
 _TYPES: dict[str, DataType] = {
     "key": BinaryType(),
     "value": BinaryType(),
@@ -47,11 +51,22 @@ _TYPES: dict[str, DataType] = {
 
 
 def options_of_statement(options: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the options of a ``CREATE TABLE`` statement, None for any other; ``path`` is as Spark resolved it."""
+    """Return the options of a ``CREATE TABLE`` statement, None for any other; ``path`` is as Spark resolved it. Raises
+    OptionError for an option that holds a secret."""
     given = {name[len(_PREFIX) :]: value for name, value in options.items() if name.lower().startswith(_PREFIX)}
     if not given:
         return None
+    for name in filter(is_secret, given):
+        raise OptionError(
+            f"option {name} is not for CREATE TABLE: Spark writes a table's options into its catalogue and into files "
+            "made from the table; expected CREATE TEMPORARY VIEW with the option, or spark.read.format('tidelog')"
+        )
     return {**given, **{name: value for name, value in options.items() if name.lower() == "path"}}
+
+
+def is_secret(name: str) -> bool:
+    """Return whether an option holds a secret."""
+    return _SECRET.search(name) is not None
 
 
 def schema_with_options(columns: Columns, options: Mapping[str, str]) -> StructType:

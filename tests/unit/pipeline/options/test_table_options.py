@@ -15,9 +15,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from pyspark_tidelog import DefaultSource
+from tidelog.client.security import known_keys
 from tidelog.pipeline.errors import OptionError, PipelineError, SelectionError
 from tidelog.pipeline.options.columns import SPARK_TYPES, Columns
 from tidelog.pipeline.options.table_options import (
+    is_secret,
     options_of_statement,
     options_of_table,
     refuse_options_beside_table,
@@ -37,6 +39,41 @@ def test_the_schema_carries_them_and_has_the_sources_types() -> None:
     assert {field.name: field.dataType.simpleString() for field in kept.fields} == SPARK_TYPES
     assert options_of_table(kept, {}) == {"path": "/data", "startingoffsets": '{"t":{"0":1}}'}
     assert options_of_table(kept, {"Path": "/other"})["path"] == "/other"
+
+
+SECRETS = (
+    "kafka.sasl.jaas.config",
+    "kafka.sasl.password",
+    "kafka.sasl.oauthbearer.client.credentials.client.secret",
+    "kafka.sasl.oauthbearer.assertion.private.key.passphrase",
+    "kafka.ssl.key.password",
+    "kafka.ssl.keystore.key",
+    "kafka.ssl.keystore.password",
+    "kafka.ssl.truststore.password",
+)
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_table_has_no_secrets(name: str) -> None:
+    """Spark writes the metadata of a column, and so the options, into each file of a table made from this one."""
+    for spelled in (name, name.upper()):
+        source = DefaultSource({"option.path": "/data", "option.subscribe": "t", f"option.{spelled}": "hunter2"})
+        with pytest.raises(
+            OptionError, match=f"option {spelled} is not for CREATE TABLE: .* TEMPORARY VIEW"
+        ) as refused:
+            source.schema()
+        assert "hunter2" not in str(refused.value)
+        assert isinstance(DefaultSource({"path": "/data", "subscribe": "t", spelled: "hunter2"}).schema(), str)
+
+
+def test_each_option_that_a_table_may_have_is_known_to_hold_no_secret() -> None:
+    """A new secret key of a profile must not get into tables unseen: it is added to one of the two lists."""
+    expected = {"security.protocol", "sasl.mechanism", "sasl.username", "ssl.endpoint.identification.algorithm"}
+    expected |= {f"ssl.{store}.{what}" for store in ("truststore", "keystore") for what in ("type", "location")}
+    expected |= {"ssl.truststore.certificates", "sasl.login.callback.handler.class", "sasl.oauthbearer.scope"}
+    expected |= {"sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.client.credentials.client.id"}
+    expected |= {"sasl.oauthbearer.header.urlencode"}
+    assert {key for key in known_keys() if not is_secret(f"kafka.{key}")} == expected
 
 
 def test_a_schema_of_its_own_carries_nothing() -> None:
