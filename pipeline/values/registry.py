@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from weakref import finalize
 
 from tidelog.pipeline.job_errors import REGISTRY_INSTALL, BadRequestError, JobError, missing_package_error
+from tidelog.protocol.urls import write_url
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -210,6 +211,18 @@ def _client_errors() -> tuple[type[Exception], ...]:
     return (*own, httpx2.HTTPError)
 
 
+def _check_urls(urls: str) -> None:
+    """Raise BadRequestError for a URL that the client would refuse: its errors show logins."""
+    for url in filter(None, map(str.strip, urls.split(","))):
+        try:
+            parts = urlsplit(url)
+            is_valid = parts.scheme in ("http", "https", "mock") and parts.port != 0
+        except ValueError:
+            is_valid = False
+        if not is_valid:
+            raise BadRequestError(f"schema registry: {write_url(url)} is no URL of http or https")
+
+
 @lru_cache(maxsize=4)
 def _client(settings: Settings) -> SchemaRegistryClient:
     try:
@@ -217,6 +230,7 @@ def _client(settings: Settings) -> SchemaRegistryClient:
     except ImportError as error:
         raise missing_package_error("confluent-kafka's registry client", REGISTRY_INSTALL) from error
 
+    _check_urls(dict(settings).get("url", ""))
     try:
         given = {name: int(text) if name in _NUMBERS else text for name, text in settings}
         client = SchemaRegistryClient({"timeout": TIMEOUT_S, **given})

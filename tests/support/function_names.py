@@ -21,7 +21,7 @@ class NamedFunction(NamedTuple):
 KEPT = {
     *("main", "command", "between", "startup", "shutdown", "catch_up", "exec_module"),
     *("sanity_check", "transition_to", "init_producer_id", "init_next_generation"),
-    *("readable", "writable", "seekable"),
+    *("readable", "writable", "seekable", "sendall"),
 }
 """Allowed names that Kafka, Python or a library prescribe; names with capital letters after lower case are, too."""
 FREE_DECORATORS = {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -14,6 +16,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from tidelog.admin_interface import AdminInterface, login_headers
+from tidelog.broker.security import timed_http
 from tidelog.broker.security.sasl.client.bearer import exchange_bearer
 from tidelog.client import ClientError, SettingsError
 from tidelog.client.sasl.bearer import (
@@ -145,6 +148,38 @@ def test_an_issuer_that_does_not_speak_http_is_reported(issuer: Issuer) -> None:
         read(**CLIENT, **{URL_KEY: issuer.url}).fetch_token()
 
 
+def test_headers_that_come_byte_by_byte_have_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An issuer that sent one every few seconds held the command without an end."""
+    accepted: list[socket.socket] = []
+    now_s = 0.0
+
+    def look_at_clock() -> float:
+        nonlocal now_s
+        now_s += 1
+        if now_s == 3:  # the time of the start, and of the connection, were looked up before
+            accepted.append(server.accept()[0])
+            accepted[0].sendall(b"HTTP/1.1 200 OK\r\nX: ")
+        for each in accepted:
+            each.sendall(b"a")
+        return now_s
+
+    monkeypatch.setattr(timed_http, "Deadline", partial(timed_http.Deadline, now_s=look_at_clock))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/token"
+        with pytest.raises(ClientError, match="it takes too long"):
+            read(**CLIENT, **{URL_KEY: url}).fetch_token()
+    accepted[0].close()
+    assert now_s == 11
+
+
+def test_an_error_does_not_show_the_query_in_which_a_key_may_stand(issuer: Issuer) -> None:
+    for status, answer in ((500, b""), (200, b"no token")):
+        issuer.status, issuer.answer = status, answer
+        with pytest.raises(ClientError, match="gives no token") as raised:
+            read(**CLIENT, **{URL_KEY: f"{issuer.url}?key=s3cret"}).fetch_token()
+        assert "s3cret" not in str(raised.value)
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 401, 500])
 def test_a_redirect_does_not_get_the_secret(issuer: Issuer, status: int) -> None:
     issuer.status, issuer.headers = status, {"Location": issuer.url}
@@ -172,14 +207,22 @@ def test_the_secret_does_not_leave_this_machine_by_a_proxy(issuer: Issuer, monke
         ({URL_KEY: "ftp://127.0.0.1/token", **CLIENT}, "expected a file:/// or https: URL"),
         ({URL_KEY: "file:token"}, "expected a file:/// or https: URL"),
         ({URL_KEY: "https://[::1/token", **CLIENT}, "expected a file:/// or https: URL"),
+        (
+            {URL_KEY: "https://ann:s3cret@issuer.example/token", **CLIENT},
+            "https://issuer.example/token: .*without a login",
+        ),
+        ({URL_KEY: "https://ann:s3cret@issuer.example:x/token", **CLIENT}, "expected a file:/// or https: URL"),
+        ({URL_KEY: "https://issuer.example:x/token", **CLIENT}, "expected a file:/// or https: URL"),
+        ({URL_KEY: "https://issuer.example/token?key=s3cret"}, "no client id or no secret"),
         ({URL_KEY: "https://issuer.example/token", ID_KEY: "ann"}, "no client id or no secret"),
         ({URL_KEY: "file:///token", HANDLER_KEY: "x.Y"}, "OAuthBearerLoginCallbackHandler"),
         ({URL_KEY: "file:///token", JAAS_KEY: "x.Y required;"}, "OAuthBearerLoginModule"),
     ],
 )
 def test_a_profile_that_names_no_token_says_so(properties: dict[str, str], message: str) -> None:
-    with pytest.raises(ClientError, match=message):
+    with pytest.raises(ClientError, match=message) as raised:
         read(**properties)
+    assert "s3cret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(("answer", "acknowledged"), [(b"", []), (b'{"status":"invalid_token"}', [b"\x01"])])

@@ -22,14 +22,17 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from tidelog.client.trust import build_context, read_trusted
 from tidelog.client.wire import ClientError, SettingsError
+from tidelog.protocol.urls import has_login, write_url
 
 if TYPE_CHECKING:
     import ssl
     from email.message import Message
+    from http.client import HTTPResponse
     from urllib.request import OpenerDirector, Request
 
 OAUTHBEARER = "OAUTHBEARER"
@@ -69,9 +72,9 @@ class BearerCredentials:
         try:
             text = self._read_file() if self.url.startswith("file:") else self._ask()
         except (OSError, ValueError, RecursionError) as error:
-            raise ClientError(f"{self.url} gives no token: {error}") from error
+            raise ClientError(f"{write_url(self.url)} gives no token: {error}") from error
         if not _TOKEN.fullmatch(text):
-            raise ClientError(f"{self.url} gives no token: its content is not a token")
+            raise ClientError(f"{write_url(self.url)} gives no token: its content is not a token")
         return text
 
     def _read_file(self) -> str:
@@ -90,7 +93,7 @@ class BearerCredentials:
         from urllib.error import HTTPError
 
         try:
-            with self._opener().open(self._request(), timeout=TIMEOUT_S) as response:
+            with self._opener().open(self._request()) as response:
                 answer = json.loads(_read_limited(response))
         except HTTPError as error:
             error.close()
@@ -116,8 +119,17 @@ class BearerCredentials:
 
     def _opener(self) -> OpenerDirector:
         """Build an opener that sends the secret only to the URL: without redirects, and through a proxy only inside
-        TLS."""
-        from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, build_opener, getproxies
+        TLS. All that it does has one deadline."""
+        from urllib.request import (
+            HTTPHandler,
+            HTTPRedirectHandler,
+            HTTPSHandler,
+            ProxyHandler,
+            build_opener,
+            getproxies,
+        )
+
+        from tidelog.broker.security.timed_http import Deadline, TimedConnection, TimedTlsConnection
 
         class NoRedirects(HTTPRedirectHandler):
             def redirect_request(
@@ -125,9 +137,17 @@ class BearerCredentials:
             ) -> None:
                 """Return None: redirects are not followed."""
 
-        encrypted = HTTPSHandler(context=self.context())
+        class Plain(HTTPHandler):
+            def http_open(self, req: Request) -> HTTPResponse:
+                return self.do_open(partial(TimedConnection, deadline), req)
+
+        class Encrypted(HTTPSHandler):
+            def https_open(self, req: Request) -> HTTPResponse:
+                return self.do_open(partial(TimedTlsConnection, deadline), req, context=context)
+
+        deadline, context = Deadline(TIMEOUT_S), self.context()
         proxies = ProxyHandler({kind: proxy for kind, proxy in getproxies().items() if kind == "https"})
-        return build_opener(encrypted, proxies, NoRedirects())
+        return build_opener(Plain(), Encrypted(context=context), proxies, NoRedirects())
 
 
 def _read_limited(file: IO[bytes]) -> bytes:
@@ -154,9 +174,12 @@ def read_bearer_credentials(properties: Mapping[str, str], options: Mapping[str,
     if found.url.startswith("file:///"):
         return found
     if not is_safe(found.url):
-        raise SettingsError(f"{URL_KEY}={found.url}: expected a file:/// or https: URL, or http: on this machine")
+        raise SettingsError(
+            f"{URL_KEY}={write_url(found.url)}: expected a file:/// or https: URL, or http: on this machine, "
+            "without a login"
+        )
     if not found.client_id or not found.client_secret:
-        raise SettingsError(f"no client id or no secret for {found.url}: expected {ID_KEY} and {SECRET_KEY}")
+        raise SettingsError(f"no client id or no secret for {write_url(found.url)}: expected {ID_KEY} and {SECRET_KEY}")
     return found
 
 
@@ -169,14 +192,15 @@ def read_switch(properties: Mapping[str, str], key: str) -> bool:
 
 
 def is_safe(url: str) -> bool:
-    """Return whether a secret may be sent to a URL: by https, or by http to this machine."""
+    """Return whether a secret may be sent to a URL: by https, or by http to this machine, without a login in it."""
     from urllib.parse import urlsplit
 
     from tidelog.broker.security.policy import is_loopback
 
     try:
         parts = urlsplit(url)
+        _ = parts.port
     except ValueError:
         return False
-    host = parts.hostname or ""
+    host = "" if has_login(url) else parts.hostname or ""
     return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))

@@ -5,7 +5,7 @@
     token with unknown key  -> the next read at once, but this at most once a minute, and not while reads fail
 
 A URL is https, http on this machine, or a file. No redirect is followed, and no more than MAX_BYTES and MAX_KEYS are
-accepted. ``keys`` is replaced as a whole; any thread may read it.
+accepted. One deadline holds for a whole read. ``keys`` is replaced as a whole; any thread may read it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from tidelog.protocol.foreign_text import decode_json
+from tidelog.protocol.urls import write_url
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -162,33 +164,31 @@ def fetch_url(url: str, context: ssl.SSLContext | None, now_s: Callable[[], floa
     """Fetch the body of the answer to a GET request, without following a redirect; call it in a thread. Raises
     MalformedKeysError.
     """
-    from http.client import HTTPConnection, HTTPException, HTTPSConnection  # takes 20 ms, not at the start
+    from http.client import HTTPException  # takes 20 ms, not at the start
+
+    from tidelog.broker.security.timed_http import Deadline, open_connection
 
     parts = urlsplit(url)
-    host, path = parts.hostname or "", (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    if parts.scheme == "https":
-        connection: HTTPConnection = HTTPSConnection(host, parts.port, timeout=TIMEOUT_S, context=context)
-    else:
-        connection = HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        connection.request("GET", path, headers={"Accept": "application/json", "Connection": "close"})
-        response = connection.getresponse()
-        if response.status != 200:
-            raise MalformedKeysError(f"{url} answered {response.status}")
-        return read_body(response, now_s() + TIMEOUT_S, now_s)
+        deadline = Deadline(TIMEOUT_S, now_s)
+        with closing(open_connection(parts.scheme, parts.hostname or "", parts.port, context, deadline)) as connection:
+            connection.request("GET", path, headers={"Accept": "application/json", "Connection": "close"})
+            with closing(connection.getresponse()) as response:
+                if response.status != 200:
+                    raise MalformedKeysError(f"{write_url(url)} answered {response.status}")
+                return read_body(response)
+    except TimeoutError as error:
+        raise MalformedKeysError(f"{write_url(url)}: it takes too long") from error
     except (OSError, HTTPException) as error:
-        raise MalformedKeysError(f"{url}: {type(error).__name__}") from error
-    finally:
-        connection.close()
+        raise MalformedKeysError(f"{write_url(url)}: {type(error).__name__}") from error
 
 
-def read_body(response: HTTPResponse, deadline_s: float, now_s: Callable[[], float]) -> bytes:
-    """Read a body, within bounds of size and time. Raises MalformedKeysError, OSError, HTTPException."""
+def read_body(response: HTTPResponse) -> bytes:
+    """Read a body within bounds of size. Raises MalformedKeysError, OSError, HTTPException."""
     body = b""
     while part := response.read1(MAX_BYTES + 1 - len(body)):
         body = check_size(body + part)
-        if now_s() > deadline_s:
-            raise MalformedKeysError("the answer takes too long")
     return body
 
 

@@ -33,6 +33,7 @@ from tidelog.broker.security.sasl.oauth.unsecured_tokens import UnsecuredTokens,
 from tidelog.broker.security.tls.contexts import trust
 from tidelog.broker.security.tls.stores import read_trust_store
 from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.urls import has_login, write_url
 
 if TYPE_CHECKING:
     from tidelog.broker.security.sasl.oauth.signed_tokens import Keys, SignedTokens
@@ -173,22 +174,25 @@ def check_url(values: Mapping[str, Any], prefix: str = "") -> None:
     """Raise ConfigError, which names the key with its prefix, unless the endpoint's URL may be used."""
     url = values[URL_KEY]
     path = file_of(url) if url and is_well_formed(url) else None
+    shown = url and write_url(url)
     allowed = values[ALLOWED_URLS if path is None else ALLOWED_FILES]
     if allowed is not None and (url if path is None else path) not in allowed:
-        raise refuse(prefix + URL_KEY, url, f"one of {ALLOWED_URLS if path is None else ALLOWED_FILES}")
+        raise refuse(prefix + URL_KEY, shown, f"one of {ALLOWED_URLS if path is None else ALLOWED_FILES}")
     if path or (url and is_well_formed(url) and is_safe(url)):
         return
     raise refuse(
         prefix + URL_KEY,
-        url,
-        "a URL of https or file, or of http on this machine: without keys no token proves anything",
+        shown,
+        "a URL of https or file, or of http on this machine, without a login: without keys no token proves anything",
     )
 
 
 def is_well_formed(url: str) -> bool:
-    """Return whether a URL can be fetched: ASCII without blanks, with a valid host and port."""
+    """Return whether a URL can be fetched: ASCII without blanks, with a valid host and port. No login is sent."""
     try:
         parts = urlsplit(url)
+        if has_login(url):
+            return False
         (parts.hostname or "").encode("idna")
         return parts.port != 0 and "\0" not in unquote(url) and url.isascii() and url.isprintable() and " " not in url
     except ValueError:

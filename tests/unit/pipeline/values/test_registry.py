@@ -67,6 +67,24 @@ def test_a_subject_whose_schema_is_refused_is_named(monkeypatch: pytest.MonkeyPa
         Registry(()).versions("orders-value")
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "svc:s3cret@host:8081",
+        "ftp://svc:s3cret@host",
+        "http://svc:s3cret@host:x",
+        "http://svc:s3cret/2@host",
+        "https://svc:s3cret@[::1",
+        "http://127.0.0.1:1,svc:s3cret@host",
+    ],
+)
+def test_a_registry_that_is_no_url_is_refused_without_its_login(url: str) -> None:
+    """The client's error showed it, or was a traceback."""
+    with pytest.raises(BadRequestError, match="is no URL of http or https") as raised:
+        Registry((("url", url),)).schema_by_id(1)
+    assert "s3cret" not in str(raised.value)
+
+
 def test_connections_of_a_displaced_client_are_closed() -> None:
     """Clients are cached; when one leaves the cache, the registry sees its connection close."""
     answer = b'{"schema":"{}"}'

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.certificates import Certificates
+from tests.support.tls import server_context
 from tidelog.broker.security.sasl.oauth.key_set import (
     EARLY_PAUSE_S,
     MAX_BYTES,
@@ -160,7 +164,7 @@ def test_an_invalid_jwks_is_refused(data: bytes) -> None:
 
 
 @contextmanager
-def endpoint(status: int, body: bytes, **headers: str) -> Iterator[str]:
+def endpoint(status: int, body: bytes, context: ssl.SSLContext | None = None, **headers: str) -> Iterator[str]:
     """The URL of an HTTP server that gives each request this response."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -175,10 +179,12 @@ def endpoint(status: int, body: bytes, **headers: str) -> Iterator[str]:
             """Log nothing."""
 
     server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/keys?x=1"
+        yield f"{'http' if context is None else 'https'}://127.0.0.1:{server.server_address[1]}/keys?x=1"
     finally:
         server.shutdown()
         server.server_close()
@@ -188,6 +194,16 @@ def endpoint(status: int, body: bytes, **headers: str) -> Iterator[str]:
 def test_an_endpoint_is_asked_by_http() -> None:
     with endpoint(200, b'{"keys": []}') as url:
         assert fetch_url(url, None) == b'{"keys": []}'
+
+
+def test_an_endpoint_is_asked_by_https(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    trusting = ssl.create_default_context(cafile=certificates.authority.certificate)
+    with endpoint(200, b'{"keys": []}', server_context(certificates)) as url:
+        named = url.replace("127.0.0.1", "localhost")
+        assert fetch_url(named, trusting) == b'{"keys": []}'
+        with pytest.raises(MalformedKeysError, match="SSLCertVerificationError"):
+            fetch_url(named, None)
 
 
 def test_no_redirect_is_followed() -> None:
@@ -208,6 +224,39 @@ def test_an_answer_that_takes_too_long_is_a_failed_read() -> None:
     times = iter([0.0, 11.0])
     with endpoint(200, b"slow") as url, pytest.raises(MalformedKeysError, match="too long"):
         fetch_url(url, None, lambda: next(times))
+
+
+def test_headers_that_come_byte_by_byte_have_the_deadline_too() -> None:
+    """A server that sent one every three seconds held the read without an end."""
+    accepted: list[socket.socket] = []
+    now_s = 0.0
+
+    def look_at_clock() -> float:
+        nonlocal now_s
+        now_s += 1
+        if now_s == 3:  # the time of the start, and of the connection, were looked up before
+            accepted.append(server.accept()[0])
+            accepted[0].sendall(b"HTTP/1.1 200 OK\r\nX: ")
+        for each in accepted:
+            each.sendall(b"a")
+        return now_s
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/keys"
+        with pytest.raises(MalformedKeysError, match=r"/keys: it takes too long$"):
+            fetch_url(url, None, look_at_clock)
+    accepted[0].close()
+    assert now_s == 11
+
+
+@pytest.mark.parametrize("status", [404, 200])
+def test_an_error_does_not_show_the_query_in_which_a_key_may_stand(status: int) -> None:
+    with (
+        endpoint(status, bytes(MAX_BYTES + 1)) as url,
+        pytest.raises(MalformedKeysError) as raised,
+    ):
+        fetch_url(f"{url}&key=s3cret", None)
+    assert "s3cret" not in str(raised.value)
 
 
 def test_an_endpoint_that_is_not_there_is_a_failure() -> None:

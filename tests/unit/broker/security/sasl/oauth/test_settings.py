@@ -40,6 +40,9 @@ def check(host: str = "127.0.0.1", **texts: str) -> None:
             "https://issuer.test:x/keys", "https://issuer.test:99999/keys", "https://[::1/keys", "file:///%00",
             "https://issuer.test/\u00e9", "https://issuer.test/a b", f"https://{'a' * 70}/keys",
         )),
+        ({URL: "https://svc:s3cret@issuer.test/keys"}, "without a login"),
+        ({URL: "http://svc:s3cret@127.0.0.1/keys"}, "without a login"),
+        ({URL: "https://svc@issuer.test/keys"}, "without a login"),
         ({URL: "https://issuer.test/keys", f"{ALLOWED}.urls": "https://other.test/keys"}, "allowed.urls"),
         ({URL: "file:///etc/passwd", f"{ALLOWED}.files": "/etc/keys"}, "allowed.files"),
         ({URL: "file:///k", "sasl.jaas.config": "com.sun.JndiLoginModule required;"}, "OAuthBearerLoginModule"),
@@ -57,9 +60,28 @@ def test_settings_that_allow_no_check_refuse_the_start(texts: dict[str, str], na
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "https://svc:s3cret@issuer.test/keys",
+        "https://svc:s3cret@issuer.test:x/keys",
+        "https://svc:s3cret/2@issuer.test/keys",
+        "https://svc:s3cret?2@issuer.test/keys",
+        "ftp://svc:s3cret@issuer.test/keys",
+        "http://issuer.test/keys?key=s3cret",
+    ],
+)
+def test_a_refused_url_is_shown_without_its_secrets(url: str) -> None:
+    for more in ({}, {f"{ALLOWED}.urls": "https://other.test/keys"}):
+        with pytest.raises(ConfigError) as raised:
+            check(**OWN | {URL: url} | more)
+        assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     "texts",
     [
         {URL: "https://issuer.test/keys"},
+        {URL: "https://issuer.test/keys?key=s3cret"},
         {URL: "https://issuer.test/keys", f"{ALLOWED}.urls": "https://x.test,https://issuer.test/keys"},
         {URL: "http://127.0.0.1:8080/keys"},
         {URL: "http://localhost/keys"},

@@ -1,0 +1,25 @@
+"""URLs in log lines and messages, without what may be secret: a login, and the query, in which issuers expect keys."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+HIDDEN = "[hidden]"
+
+
+def write_url(url: str) -> str:
+    """Return scheme, host, port and path of a URL; HIDDEN if its parts are not certain, as with ``?`` in a password."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return HIDDEN
+    host = parts.netloc.rpartition("@")[2]
+    if "@" in f"{parts.path}?{parts.query}#{parts.fragment}":
+        return HIDDEN
+    return f"{parts.scheme}://{host}{parts.path}" if parts.scheme else f"{host}{parts.path}"
+
+
+def has_login(url: str) -> bool:
+    """Return whether a URL names a user or a password. Raises ValueError for one that cannot be parsed."""
+    return "@" in urlsplit(url).netloc
