@@ -28,6 +28,8 @@ def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
         )[0]
     except socket.gaierror as error:
         raise OSError(f"cannot listen on {endpoint}: {error.strerror}") from error
+    except UnicodeError as error:
+        raise OSError(f"cannot listen on {endpoint.listener_name}: {host!a} is not the name of a host") from error
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -344,7 +344,7 @@ def test_a_line_that_is_no_record_is_named(
         (["consume", "t", "--from", "1h", "--to", "2h"], "--from is after --to"),
         (["consume", "t", "-n", "0"], "-n"),
         (["find", "t", "--from", "1h", "--to", "2h"], "--from is after --to"),
-        (["produce", "t", "-H", "x"], "--header 'x'"),
+        (["produce", "t", "-H", "x"], "--header: expected KEY=VALUE"),
         (["produce", "t", "-K", ":", "-k", "k"], "--key-delimiter"),
         (["group", "reset", "g", "--all-topics"], "expected one of --to-earliest"),
         (["group", "reset", "g", "--to-latest"], "expected one of --topic and --all-topics"),

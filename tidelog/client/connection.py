@@ -106,6 +106,8 @@ class Client:
             self._socket = socket.create_connection((host, port), timeout=self._timeout_s)
         except OSError as error:
             raise ClientError(f"cannot connect to {self.bootstrap}: {explain_os_error(error)}") from error
+        except UnicodeError as error:
+            raise ClientError(f"cannot connect to {self.bootstrap}: not the name of a host") from error
         self._wire = Wire(self.bootstrap)
         self._has_answered = False
         self._renew_at: float | None = None

@@ -243,3 +243,9 @@ def test_one_answer_may_take_longer() -> None:
             with pytest.raises(ClientError, match="timed out"):
                 client.call(MetadataRequest(), MetadataResponse)
         thread.join()
+
+
+def test_a_host_that_is_no_name_is_an_error_of_the_client() -> None:
+    """The encoder of international names refuses a label of 70 characters, before the system is asked."""
+    with pytest.raises(ClientError, match=r"cannot connect to a{70}\.b:9092: not the name of a host"):
+        Client(f"{'a' * 70}.b:9092", 1.0)

@@ -36,3 +36,10 @@ def test_a_machine_without_ipv6_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch)
     config = BrokerConfig({"listeners": "PLAINTEXT://:0"})
     with open_listener(config.listeners[0], config) as listener:
         assert listener.getsockname()[0] == "0.0.0.0"
+
+
+def test_a_host_that_is_no_name_is_an_error_of_the_listener() -> None:
+    """The encoder of international names refuses it, before the system is asked."""
+    endpoint = BrokerConfig({"listeners": "PLAINTEXT://:0"}).listeners[0]._replace(host="a\udcff")
+    with pytest.raises(OSError, match="cannot listen on"):
+        open_listener(endpoint, BrokerConfig({}))
