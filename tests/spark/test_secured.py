@@ -71,3 +71,21 @@ def test_a_user_without_a_grant_writes_nothing(spark: SparkSession, secured: tid
     writing = frame.write.format("tidelog").mode("append").options(**options(secured, "bob"), stagingPath=str(tmp_path))
     with pytest.raises(PySparkException, match=r"(?i)authori[sz]"):
         writing.option("topic", "orders").save()
+
+
+def test_a_table_takes_no_password_and_a_view_writes_none_into_files(
+    spark: SparkSession, secured: tidelog.Broker, tmp_path: Path
+) -> None:
+    ann = options(secured, "ann")
+    frame = spark.range(1).selectExpr("cast(id as string) as value")
+    frame.write.format("kafka").options(**ann).option("topic", "viewed").save()
+    given = {"path": str(secured.data_dir), "subscribe": "viewed", **ann}
+    clause = ", ".join(f"{name} '{text}'" for name, text in given.items() if text)
+    with pytest.raises(PySparkException, match=r"option kafka\.sasl\.jaas\.config is not for CREATE TABLE"):
+        spark.sql(f"CREATE TABLE with_password USING tidelog OPTIONS ({clause})")
+    spark.sql(f"CREATE TEMPORARY VIEW with_password USING tidelog OPTIONS ({clause})")
+    spark.table("with_password").write.parquet(str(tmp_path / "copied"))
+    spark.catalog.dropTempView("with_password")
+    files = [path.read_bytes() for path in (tmp_path / "copied").glob("*.parquet")]
+    assert files
+    assert not [content for content in files if b"a word" in content or b"jaas" in content]
