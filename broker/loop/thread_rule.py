@@ -2,9 +2,10 @@
 
 Docstrings are the declarations. A class belongs to the loop's thread if its own docstring or its module's says so (see
 ``_LOOP_ONLY``). After a module below ``tidelog.broker`` is executed, the methods of such classes are wrapped in the
-check; so are functions whose docstring says "Loop thread". A method for other threads says so: "Any thread", "In a
-thread", "In a worker", or "except ``name``" in the docstring of its class. Values (named tuples, dataclasses,
-enumerations), special methods and compiled classes with C fields are not checked.
+check, static ones, class methods and setters of properties included; so are functions whose docstring says "Loop
+thread". A method for other threads has a sentence that begins with "Any thread", "In a thread" or "In a worker", or its
+class says "except ``name``". Values (named tuples, dataclasses, enumerations), special methods, generators, coroutines
+and compiled classes with C fields are not checked.
 
 One rule holds in the other direction: the loop's thread opens no log, which takes 0.1 ms for each segment and waits for
 the disk. It is checked in the same way, in threads that run an event loop. Exceptions to it are made within
@@ -31,7 +32,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from threading import get_ident
 from types import FunctionType, ModuleType
-from typing import Any, ClassVar, NamedTuple, TypeGuard
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeGuard
 
 from tidelog.broker.loop import log_openings
 
@@ -43,11 +44,12 @@ _HEAP_TYPE = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: a class made by a class statement of Python."""
 _LOOP_ONLY = re.compile(r"loop\s+thread\s+only", re.IGNORECASE)
 _LOOP_FUNCTION = re.compile(r"\bLoop\s+thread\b")
-_OTHER_THREADS = re.compile(
-    r"\bany\s+thread\b|\bin\s+(a|the|another)\s+(thread|worker)|\b(for|from|in)\s+(\w+\s+)?threads\b|\bin\s+the\s+executor\b",
-    re.IGNORECASE,
-)
+_OTHER_THREADS = re.compile(r"(?:\A|[.:]\s)\s*(?:Any\s+thread|In\s+a\s+(?:thread|worker))\b")
+"""The beginning of a sentence. Other words do not count: a method of the loop may begin work in a thread."""
 _EXCEPT = re.compile(r"loop\s+thread\s+only,?\s+except\s+((?:``\w+``(?:,\s+|\s+and\s+)?)+)", re.IGNORECASE)
+
+
+_Attribute: TypeAlias = "Callable[..., Any] | property | staticmethod[..., Any] | classmethod[Any, ..., Any]"
 
 
 class _GuardedAttribute(NamedTuple):
@@ -55,8 +57,8 @@ class _GuardedAttribute(NamedTuple):
 
     owner: type | ModuleType
     name: str
-    original: Callable[..., Any] | property
-    guarded: Callable[..., Any] | property
+    original: _Attribute
+    guarded: _Attribute
 
 
 class _State:
@@ -150,19 +152,23 @@ def _guard_class(cls: type, doc: str) -> None:
     for name, value in list(vars(cls).items()):
         if name in free or (name.startswith("__") and name != "__call__"):
             continue
-        if _is_function(value) and not _OTHER_THREADS.search(value.__doc__ or ""):
+        if _OTHER_THREADS.search(getattr(value, "__doc__", None) or ""):
+            continue
+        if _is_function(value):
             _replace(cls, name, value, _wrap_in_check(value))
-        elif isinstance(value, property) and not _OTHER_THREADS.search(value.__doc__ or ""):
-            read = _wrap_in_check(value.fget) if _is_function(value.fget) else value.fget
-            _replace(cls, name, value, property(read, value.fset, value.fdel, value.__doc__))
+        elif isinstance(value, staticmethod | classmethod) and _is_function(value.__func__):
+            _replace(cls, name, value, type(value)(_wrap_in_check(value.__func__)))
+        elif isinstance(value, property):
+            read, write, delete = map(_check_accessor, (value.fget, value.fset, value.fdel))
+            _replace(cls, name, value, property(read, write, delete, value.__doc__))
 
 
-def _replace(
-    owner: type | ModuleType,
-    name: str,
-    original: Callable[..., Any] | property,
-    guarded: Callable[..., Any] | property,
-) -> None:
+def _check_accessor(function: Any) -> Any:
+    """Wrap a function of a property in the check, if there is one."""
+    return _wrap_in_check(function) if _is_function(function) else function
+
+
+def _replace(owner: type | ModuleType, name: str, original: _Attribute, guarded: _Attribute) -> None:
     _State.guarded.append(_GuardedAttribute(owner, name, original, guarded))
     if not _State.is_suspended:
         setattr(owner, name, guarded)

@@ -110,7 +110,7 @@ class Metrics:
         self._sources.append(read)
 
     def add_shared_source(self, read: Callable[[], Iterable[Sample]]) -> None:
-        """Add a function that yields samples, as ``add_source`` does; any thread may call this function."""
+        """Add a function that yields samples, as ``add_source`` does, but for calls by any thread."""
         self._shared_sources.append(read)
 
     def collect_shared(self) -> Iterator[Sample]:

@@ -439,8 +439,10 @@ class Partition:
     def read_in_thread(
         self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool
     ) -> FetchDataInfo:
-        """Read as ``UnifiedLog.read`` does, which proves transaction indices itself. Call it in a worker thread,
-        once the log is open."""
+        """Read as ``UnifiedLog.read`` does, which proves transaction indices itself.
+
+        In a worker thread, once the log is open.
+        """
         log = self._log
         assert log is not None, "the loop opens a log before a thread reads it"
         return log.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message)

@@ -14,10 +14,20 @@ import pytest
 
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.config.dynamic_stores import DynamicStores
+from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
+from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
+from tidelog.broker.loop.background_jobs import BackgroundJobs
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.loop.thread_rule import WrongThreadError, guard, install, suspended
+from tidelog.broker.member.roles import MemberRoles
+from tidelog.broker.network.authentication import Authentication, Gate
 from tidelog.broker.replica.fetching.fetch_session import FetchSessionCache
+from tidelog.broker.replica.partition import Partition
+from tidelog.broker.replica.replica_manager import ReplicaManager
+from tidelog.broker.security.delegation_tokens import DelegationTokens
+from tidelog.broker.security.tls.listeners import TlsListeners
 from tidelog.log.files.topic_partition import TopicPartition
 
 SOURCE = '''
@@ -35,6 +45,31 @@ class Part:
     @property
     def state(self):
         return "state"
+
+    @state.setter
+    def state(self, value):
+        pass
+
+    @staticmethod
+    def helper():
+        return "helped"
+
+    @classmethod
+    def default(cls):
+        return "default"
+
+    def begin(self):
+        """Begin to open a log in a thread. The function is for any thread, not in a worker."""
+        return "begun"
+
+    def sync(self):
+        """Write something to the disk. In a worker
+        thread, as it waits."""
+        return "synced"
+
+    def open(self):
+        """Any thread may open it."""
+        return "opened"
 
     def snapshot(self):
         """What there is. Any thread."""
@@ -91,6 +126,12 @@ def in_thread(work: Callable[[], object]) -> object:
     return found[0]
 
 
+def set_state(module: ModuleType) -> str:
+    """Set a property that has a setter."""
+    module.Part().state = 1
+    return "set"
+
+
 @pytest.fixture
 def module() -> ModuleType:
     module = ModuleType("tidelog.broker.sample")
@@ -106,8 +147,23 @@ def module() -> ModuleType:
         lambda module: module.Part().state,
         lambda module: module.Mixed().change(),
         lambda module: module.decide(),
+        lambda module: module.Part().begin(),
+        lambda module: module.Part().helper(),
+        lambda module: module.Part.helper(),
+        lambda module: module.Part.default(),
+        set_state,
     ],
-    ids=["method", "property", "class", "function"],
+    ids=[
+        "method",
+        "property",
+        "class",
+        "function",
+        "a method that begins work in a thread",
+        "static method",
+        "static method of the class",
+        "class method",
+        "setter",
+    ],
 )
 def test_another_thread_is_refused(module: ModuleType, work: Callable[[ModuleType], str]) -> None:
     assert isinstance(work(module), str), "the main thread puts a broker together"
@@ -120,6 +176,8 @@ def test_another_thread_is_refused(module: ModuleType, work: Callable[[ModuleTyp
     ("work", "result"),
     [
         (lambda module: module.Part().snapshot(), "snapshot"),
+        (lambda module: module.Part().sync(), "synced"),
+        (lambda module: module.Part().open(), "opened"),
         (lambda module: next(module.Part().steps()), "step"),
         (lambda module: module.Mixed().read(), "read"),
         (lambda module: module.Mixed().send(), "sent"),
@@ -147,6 +205,29 @@ def test_the_rule_is_in_force_in_all_tests() -> None:
     with suspended():
         assert in_thread(lambda: deferred.complete(1)) is None
     assert deferred.result() == 1
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"),
+    [
+        (Partition, "when_open"),
+        (Partition, "validation"),
+        (InternalTopicLog, "when_open"),
+        (BrokerMarkerWriter, "when_open"),
+        (MemberRoles, "_save_later"),
+        (Authentication, "evaluate"),
+        (Gate, "_conclude"),
+        (DelegationTokens, "create"),
+        (BackgroundJobs, "_run"),
+        (TlsListeners, "_read"),
+        (TlsListeners, "check"),
+        (DynamicStores, "check"),
+        (ReplicaManager, "checkpoint_log_starts"),
+        (ReplicaManager, "first_logs"),
+    ],
+)
+def test_methods_that_begin_work_in_threads_are_checked(cls: type, name: str) -> None:
+    assert hasattr(vars(cls)[name], "__wrapped__")
 
 
 def test_a_class_of_a_compiled_module_is_checked() -> None:
