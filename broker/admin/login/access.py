@@ -55,7 +55,7 @@ def tls_texts(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> dict[str,
     """Return the TLS configuration of the HTTP interfaces, by the keys that a Kafka listener has; empty without TLS."""
     given = config.listener_texts()
     texts = {key: given[_PREFIX + key] for key in LISTENER_CONFIG_DEF.keys if _PREFIX + key in given}
-    if not texts.keys() & {"ssl.keystore.location", "ssl.keystore.key"}:
+    if not texts.keys() & {"ssl.keystore.location", "ssl.keystore.key", "ssl.keystore.certificate.chain"}:
         return {}
     methods = methods_of(config, listener)
     asks = "none" if MTLS not in methods else "required" if methods == {MTLS} else "requested"

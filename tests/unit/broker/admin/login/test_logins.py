@@ -600,3 +600,9 @@ def test_a_contradictory_configuration_refuses_the_start(texts: dict[str, str]) 
         check_access(BrokerConfig(texts))
     check_access(BrokerConfig({**texts, "admin.listener": ""}))
     check_access(BrokerConfig({"admin.listener": "0.0.0.0:1", "admin.authentication": "none"}))
+
+
+def test_a_certificate_chain_without_its_key_means_tls() -> None:
+    """Its store is refused; without TLS the interface would send everything in plain text."""
+    texts = {"admin.listener": "127.0.0.1:1", "admin.ssl.keystore.certificate.chain": "a chain"}
+    assert check_access(BrokerConfig(texts))["ssl.keystore.certificate.chain"] == "a chain"
