@@ -38,4 +38,4 @@ def test_no_election_after_a_directory_failure_loses_committed_records(
             lives.step()
         lives.mend()
         assert lives.cluster.elections > len(lives.committed), "no more than the first elections"
-        assert lives.commits >= 10
+        assert lives.commits >= len(lives.committed)
