@@ -26,6 +26,7 @@ The random part separates an attempt of a killed driver that still runs from the
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import secrets
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 _DIGITS = 20
 _COMPLETE, _PART = ".batches", ".part"
 _REMOVED = ".removed"
+_MAX_NAME_BYTES = 255
 #: How often a directory is created or removed again, because another run removes its parent or a task adds a last file.
 _TRIES = 10
 
@@ -101,7 +103,16 @@ class StagedFile:
 
 def directory_of(staging: Path, writer: str, batch_id: int) -> Path:
     """Return the directory of one batch, which has its staged files or runs."""
-    return staging / writer / f"{batch_id:0{_DIGITS}d}"
+    return _home_of(staging, writer) / f"{batch_id:0{_DIGITS}d}"
+
+
+def _home_of(staging: Path, writer: str) -> Path:
+    """Return a writer's directory. A name that is too long for a directory is cut, with a hash in place of the rest."""
+    name = os.fsencode(writer)
+    if len(name) > _MAX_NAME_BYTES:
+        digest = hashlib.sha256(name).hexdigest()
+        writer = f"{name[: _MAX_NAME_BYTES - len(digest) - 1].decode(errors='ignore')}-{digest}"
+    return staging / writer
 
 
 def begin_run(staging: Path, writer: str, batch_id: int) -> str:
@@ -124,7 +135,7 @@ def end_run(staging: Path, writer: str, batch_id: int, run: str) -> None:
     directory = directory_of(staging, writer, batch_id)
     _remove_directory(directory / run)
     _remove_empty(directory)
-    _remove_empty(staging / writer)
+    _remove_empty(_home_of(staging, writer))
 
 
 class StagingFile:
@@ -206,7 +217,7 @@ def remove_published(staging: Path, writer: str, batch_id: int) -> None:
 
     A directory that cannot be listed or removed is logged: the data is published, so the write has succeeded.
     """
-    home = staging / writer
+    home = _home_of(staging, writer)
     for directory in _batch_directories(home):
         if int(directory.name.partition(".")[0]) <= batch_id:
             _remove_directory(directory)

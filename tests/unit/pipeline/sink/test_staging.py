@@ -44,6 +44,25 @@ def test_staged_batches_are_read_back(tmp_path: Path) -> None:
     assert staged.path.parent == directory_of(tmp_path, "query", 3)
 
 
+@pytest.mark.parametrize("length", [255, 256, 345])
+def test_a_writer_may_have_a_longer_name_than_a_directory(tmp_path: Path, length: int) -> None:
+    """A replay's writer has the names of the run and of its source topic, of 60 and 249 characters."""
+    writers = ["w" * (length - 1) + end for end in "ab"]
+    staged = []
+    for writer in writers:
+        with StagingFile(tmp_path, TaskIdentity(writer, 3, 0, 0)) as file:
+            file.append("t", 1, writer.encode(), 1)
+            staged.append(file.finish())
+    contents = [bytes(one.read(one.batches[0])).decode() for one in staged]
+    assert contents == writers
+    assert (tmp_path / writers[0]).exists() if length <= 255 else True
+    end_run(tmp_path, writers[0], 4, begin_run(tmp_path, writers[0], 4))
+    remove_published(tmp_path, writers[0], 3)
+    assert [path.exists() for one in staged if (path := one.path)] == [False, True]
+    remove_published(tmp_path, writers[1], 3)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_task_without_rows_leaves_nothing(tmp_path: Path) -> None:
     with StagingFile(tmp_path, TaskIdentity("query", 0, 0, 0)) as file:
         staged = file.finish()
