@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.runner import Task, context_of, run_tasks
-from tidelog.pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names, read_written
+from tidelog.pipeline.jobs.writing import (
+    CHUNK_BYTES,
+    Chunks,
+    Target,
+    TopicWriter,
+    check_broker,
+    check_names,
+    read_written,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +39,7 @@ if TYPE_CHECKING:
 _IGNORED = ("topic", "offset", "timestampType")
 SUFFIX = ".parquet"
 IDENTIFYING_BYTES = 1024 * 1024
+_BATCH_ROWS = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +204,13 @@ def _rows(path: str, skipped: int) -> Iterator[pa.RecordBatch]:
     schema = sink_schema(path)
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
+            found = file.metadata.row_group(group)
+            rows = found.num_rows
             if skipped >= rows:
                 skipped -= rows
                 continue
-            for batch in file.iter_batches(row_groups=[group], columns=schema.names):
+            fitting = max(1, min(_BATCH_ROWS, CHUNK_BYTES * rows // max(found.total_byte_size, 1)))
+            for batch in file.iter_batches(fitting, row_groups=[group], columns=schema.names):
                 left = batch.slice(min(skipped, batch.num_rows))
                 skipped -= batch.num_rows - left.num_rows
                 if left.num_rows:

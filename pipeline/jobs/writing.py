@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -39,8 +40,10 @@ from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFet
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Limit of the rows in one transaction: about 10 MB of 100-byte records.
+#: Limits of one transaction. So many rows are about 10 MB of 100-byte records; so many bytes are in memory some times
+#: over, in each task.
 CHUNK_ROWS = 100_000
+CHUNK_BYTES = 64 * 1024 * 1024
 _INIT, _FETCH = 4, 7
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
 _NOTE = "rows from {} on"
@@ -48,7 +51,7 @@ _NOTED = re.compile(r"rows from (\d+) on")
 _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _PATIENCE_S = 30.0
 _RETRY_S = 0.2
-#: Transactions per second under a limited rate, unless one would have over CHUNK_ROWS rows, or less than one row.
+#: Transactions per second under a limited rate, unless one would be over the limits above, or have less than one row.
 _CHUNKS_PER_SECOND = 4
 
 
@@ -268,24 +271,38 @@ def written_of(name: str, topic: str, answer: OffsetFetchResponse) -> Written:
 
 
 class Chunks:
-    """Divides rows into chunks of one transaction each."""
+    """Divides rows into chunks of one transaction each, with at most ``rows`` rows and ``size`` bytes. A single row may
+    be larger."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, size: int = CHUNK_BYTES) -> None:
         self._wanted = rows
+        self._size = size
         self._held: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._rows = self._bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterable[list[pa.RecordBatch]]:
         """Yield the chunks that ``batch`` completes."""
         while batch.num_rows:
-            part = batch.slice(0, self._wanted - self._rows)
+            part = batch.slice(0, self._count_fitting(batch))
             batch = batch.slice(part.num_rows)
-            self._held.append(part)
-            self._rows += part.num_rows
-            if self._rows == self._wanted:
+            if part.num_rows:
+                self._held.append(part)
+                self._rows += part.num_rows
+                self._bytes += part.nbytes
+            if batch.num_rows or self._rows == self._wanted:
                 yield self.rest()
+
+    def _count_fitting(self, batch: pa.RecordBatch) -> int:
+        """Return the number of the batch's first rows that the chunk has room for; at least one if it is empty."""
+        left = self._size - self._bytes
+        rows: int = min(batch.num_rows, self._wanted - self._rows)
+        if batch.slice(0, rows).nbytes <= left:
+            return rows
+        fitting: int = bisect_right(range(1, rows), left, key=lambda count: batch.slice(0, count).nbytes)
+        return fitting if self._held else max(fitting, 1)
 
     def rest(self) -> list[pa.RecordBatch]:
         """Remove and return the rows that do not fill a chunk yet."""
-        held, self._held, self._rows = self._held, [], 0
+        held, self._held = self._held, []
+        self._rows = self._bytes = 0
         return held

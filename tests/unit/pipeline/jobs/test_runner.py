@@ -189,6 +189,24 @@ def test_chunks_have_a_fixed_number_of_rows_and_the_last_has_the_rest() -> None:
     assert chunks.rest() == []
 
 
+def test_chunks_have_a_limit_of_bytes_too() -> None:
+    """A transaction of large rows would take gigabytes of memory."""
+    import pyarrow as pa
+
+    limit = 1_000_000
+    values = [bytes(size) for size in (*[100_000] * 25, 3_000_000, 10, 10, 990_000, *[10] * 5)]
+    chunks = Chunks(20, limit)
+    found = []
+    for batch in (values[:7], values[7:24], values[24:26], values[26:]):
+        found += list(chunks.add(pa.RecordBatch.from_pydict({"value": pa.array(batch, pa.binary())})))
+    found.append(chunks.rest())
+    assert [value for chunk in found for part in chunk for value in part.column("value").to_pylist()] == values
+    assert all(part.num_rows for chunk in found for part in chunk)
+    assert [sum(part.num_rows for part in chunk) for chunk in found] == [9, 9, 7, 1, 8]
+    sizes = [sum(part.nbytes for part in chunk) for chunk in found]
+    assert [size <= limit for size in sizes] == [True, True, True, False, True]  # a single row may be larger
+
+
 def test_a_session_of_spark_connect_is_refused() -> None:
     session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(BadRequestError, match="cannot use a session of Spark Connect: expected one of Spark"):

@@ -324,6 +324,16 @@ def test_a_file_that_has_grown_is_the_same_and_one_that_begins_otherwise_is_anot
     assert backfill._writer("run", str(parquet(tmp_path / "f.parquet", value=["otherwise"]))) != writers[0][1]
 
 
+def test_large_rows_of_a_file_are_read_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backfill, "CHUNK_BYTES", 1_000_000)
+    path = tmp_path / "rows.parquet"
+    values = [os.urandom(100_000) for _ in range(35)]
+    pq.write_table(pa.table({"value": pa.array(values, pa.binary())}), path)
+    batches = list(backfill._rows(str(path), 3))
+    assert [value for batch in batches for value in batch.column("value").to_pylist()] == values[3:]
+    assert all(batch.nbytes < 1_100_000 for batch in batches)
+
+
 @pytest.mark.parametrize("skipped", [0, 3, 4, 5, 9, 10])
 def test_rows_that_were_written_are_passed_over(tmp_path: Path, skipped: int) -> None:
     path = tmp_path / "f.parquet"
