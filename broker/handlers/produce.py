@@ -4,7 +4,8 @@ v0-1 carry message sets of magic 0, v2 magic 1, v3+ one batch of magic 2; v7+ ma
 the records at fault (KIP-467); v13 has topics by id. acks=0 is never answered: an error closes the connection, so that
 the client asks for metadata again. With one replica, acks=1 and acks=-1 are the same.
 
-    one partition, or few small ones   appended in the turn in which the request came
+    one partition, or few small ones   appended in the turn in which the request came; if that takes SLICE_MS, the rest
+                                       in steps
     many partitions, or many bytes     in steps, one partition in each
     records that take longer than a turn (``tidelog.log.records.work_budget``)
                                        validated in a thread, then appended on the loop
@@ -22,7 +23,7 @@ from typing import Any
 from tidelog.broker.broker import Broker
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Acknowledgement, Deferred, when_all
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.steps import SLICE_MS, Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.route import EXPECTED_ERRORS, unexpected_failure
 from tidelog.log.files.topic_partition import TopicPartition
@@ -180,8 +181,10 @@ def _are_few(topics: list[TopicProduceData]) -> bool:
 
 
 def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """Append a short request's records, each partition by itself. Raises CloseConnectionError."""
-    progress = Progress(WorkBudget(in_turn=True))
+    """Append a short request's records, each partition by itself; in steps from the time on that they have taken
+    SLICE_MS. Raises CloseConnectionError."""
+    progress, clock = Progress(WorkBudget(in_turn=True)), broker.timers.monotonic_ms
+    until_ms = clock() + SLICE_MS
     response = blank(ProduceResponse)
     try:
         for topic in request.topic_data:
@@ -190,6 +193,8 @@ def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest
             response.responses.append(answer)
             answers = answer.partition_responses
             for data in topic.partition_data:
+                if clock() >= until_ms:
+                    raise TooMuchForTurnError
                 answers.append(append(broker, context, request, topic, data, progress))
     except TooMuchForTurnError:
         progress.outcomes = [outcome for topic in response.responses for outcome in topic.partition_responses]

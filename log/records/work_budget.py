@@ -1,12 +1,13 @@
-"""Limits of the work that the records of one request may cause, in all and within one iteration of the event loop.
+"""Limits of the work that records may cause: those of one request in all, those of a batch within one turn of the loop.
 
 A request of a megabyte can decompress to gigabytes and hold millions of records. Two kinds of limits bound that work:
 
     of a request   bytes after decompression, records in compressed batches, records rebuilt one by one
                    beyond them: MessageTooLargeError; Java's producer then splits its batch (KIP-126)
-    of a turn      for one iteration ("turn") of the loop: the same, but smaller
-                   beyond them: TooMuchForTurnError, and the caller does the work in a thread
+    of a turn      for one batch or old set that is validated within an iteration ("turn") of the loop: the same,
+                   but smaller; beyond them: TooMuchForTurnError, and the caller does the work in a thread
 
+The limits of a turn are not added up over the batches of a request: its handler goes on in a later turn by the clock.
 Coordinators append without a budget, because the broker itself chooses what they write. A budget belongs to one
 request, and is used by one thread at a time.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.requests.test_dispatch import LongWire
 from tidelog.broker.controller.topic_changes import NewTopic
+from tidelog.broker.handlers import long_produce, produce
 from tidelog.broker.handlers.produce import TURN_PARTITIONS
 from tidelog.broker.loop import steps
 from tidelog.broker.requests.route import ONE_TURN_ELEMENTS, Pending
@@ -37,6 +38,8 @@ from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 from tidelog.protocol.record.record_batch import BatchOptions, Record, set_crc
+
+T = TypeVar("T")
 
 GZIP, ZSTD = CompressionType.GZIP, CompressionType.ZSTD
 VERSION = 11
@@ -253,6 +256,33 @@ def test_many_partitions_are_appended_in_steps(
     unknown = UnknownTopicOrPartitionError.code
     assert [each.error_code for each in answered] == [0] * 8 + [unknown] * (2 + TURN_PARTITIONS)
     assert sum(len(values(data, index)) for index in range(8)) == 8
+
+
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_a_request_of_few_partitions_goes_on_in_a_later_turn_if_they_take_long(
+    data: DataBroker, wire: LongWire, monkeypatch: pytest.MonkeyPatch, acks: int
+) -> None:
+    """The limits of a turn hold for each batch: 64 old sets of 16 KB took 300 ms in one turn."""
+    for module in (produce, long_produce):
+        monkeypatch.setattr(module, "append", slowed(data, steps.SLICE_MS / 2.5, module.append))
+    answer = wire.send(request(*((index, batch(b"%d" % index)) for index in range(8)), acks=acks), VERSION)
+    assert isinstance(answer, Pending)
+    assert sum(values_count(data, index) for index in range(8)) == 6  # a slice, and the first slice of the steps
+    if acks:
+        assert [(each.index, each.error_code, each.base_offset) for each in answers(wire, answer)] == [
+            (index, 0, 0) for index in range(8)
+        ]
+    else:
+        assert wire.wait(answer) == b""
+    assert [values(data, index) for index in range(8)] == [[b"%d" % index] for index in range(8)]
+
+
+def slowed(data: DataBroker, ms: float, append: Callable[..., T]) -> Callable[..., T]:
+    def append_slowly(*arguments: Any) -> T:
+        data.loop.time.advance(ms)
+        return append(*arguments)
+
+    return append_slowly
 
 
 def test_the_bytes_that_one_request_decompresses_are_limited(data: DataBroker, wire: LongWire) -> None:
