@@ -183,7 +183,8 @@ def _are_few(topics: list[TopicProduceData]) -> bool:
 def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
     """Append a short request's records, each partition by itself; in steps from the time on that they have taken
     SLICE_MS. Raises CloseConnectionError."""
-    progress, clock = Progress(WorkBudget(in_turn=True)), broker.timers.monotonic_ms
+    budget = WorkBudget(in_turn=True)
+    progress, clock = Progress(budget), broker.timers.monotonic_ms
     until_ms = clock() + SLICE_MS
     response = blank(ProduceResponse)
     try:
@@ -193,10 +194,12 @@ def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest
             response.responses.append(answer)
             answers = answer.partition_responses
             for data in topic.partition_data:
+                budget.mark()
                 if clock() >= until_ms:
                     raise TooMuchForTurnError
                 answers.append(append(broker, context, request, topic, data, progress))
     except TooMuchForTurnError:
+        budget.restore()
         progress.outcomes = [outcome for topic in response.responses for outcome in topic.partition_responses]
         return _append_in_steps(broker, context, request, progress)
     return answer_of(broker, context, request, response, progress)

@@ -8,8 +8,9 @@ A request of a megabyte can decompress to gigabytes and hold millions of records
                    but smaller; beyond them: TooMuchForTurnError, and the caller does the work in a thread
 
 The limits of a turn are not added up over the batches of a request: its handler goes on in a later turn by the clock.
-Coordinators append without a budget, because the broker itself chooses what they write. A budget belongs to one
-request, and is used by one thread at a time.
+A batch that is validated again, because a thread has to do it or others have appended meanwhile, counts once (``mark``,
+``restore``). Coordinators append without a budget, because the broker itself chooses what they write. A budget belongs
+to one request, and is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class TooMuchForTurnError(AppendPostponedError):
 class WorkBudget:
     """Work that one request may still cause. While ``in_turn`` is true, the limits of a turn apply too."""
 
-    __slots__ = ("_compressed_records", "_plain_bytes", "_rebuilt_records", "header_bytes", "in_turn")
+    __slots__ = ("_compressed_records", "_marked", "_plain_bytes", "_rebuilt_records", "header_bytes", "in_turn")
 
     def __init__(
         self,
@@ -79,6 +80,15 @@ class WorkBudget:
         self._plain_bytes = plain_bytes
         self._compressed_records = compressed_records
         self._rebuilt_records = rebuilt_records
+        self._marked = plain_bytes, compressed_records, rebuilt_records
+
+    def mark(self) -> None:
+        """Note what is left before a batch."""
+        self._marked = self._plain_bytes, self._compressed_records, self._rebuilt_records
+
+    def restore(self) -> None:
+        """Restore what was left at the mark: the batch is validated from the beginning."""
+        self._plain_bytes, self._compressed_records, self._rebuilt_records = self._marked
 
     def enter_turn(self, *, in_turn: bool) -> None:
         """Set whether the limits of a turn apply from now on. Not for ``TURN``, which all requests share."""
@@ -109,6 +119,12 @@ class WorkBudget:
         self._compressed_records -= count  # counted only now: after TooMuchForTurnError a thread decompresses again
         self._plain_bytes -= len(plain)
         return plain
+
+    def give_back(self, size: int, count: int) -> None:
+        """Give back ``size`` bytes with ``count`` records of :meth:`decompress`: another check decompresses them
+        again."""
+        self._plain_bytes += size
+        self._compressed_records += count
 
     def plain_limit(self, max_bytes: int, turn_bytes: int) -> int:
         """Return the bytes a batch may decompress to, when its topic allows ``max_bytes`` and a turn ``turn_bytes``."""

@@ -32,8 +32,8 @@ cpdef bint check_and_assign(records, long long next_offset, long long leader_epo
                             BatchLimits limits, budget, CheckedBatch checked) except -1
 
 @cython.locals(data="const unsigned char*", size=longlong, count=longlong, codec=longlong, plain=words.Held,
-               is_whole=bint, low=longlong, high=longlong, keyless=longlong, is_consecutive=bint,
-               base_timestamp=longlong, max_timestamp=longlong)
+               plain_size=longlong, is_whole=bint, low=longlong, high=longlong, keyless=longlong,
+               is_consecutive=bint, base_timestamp=longlong, max_timestamp=longlong)
 cdef bint _check_and_assign(words.Held held, records, long long next_offset, long long leader_epoch, long long now_ms,
                             BatchLimits limits, budget, CheckedBatch checked) except -1
 

@@ -198,10 +198,12 @@ def _check_and_assign(
     if count > _MAX_RECORDS and budget.in_turn:
         raise TooMuchForTurnError
     codec = data[_ATTRIBUTES + 1] & _CODEC
+    plain_size = 0
     if codec:
         plain = words.hold(budget.decompress(records[_OVERHEAD:], codec, limits.max_plain, count))
         with cython.nogil:
             is_whole, low, high, keyless, is_consecutive = section_walk.walk(plain.data, plain.size, count)
+        plain_size = plain.size
         words.release(plain)
     elif size <= _LOCKED_BYTES:
         is_whole, low, high, keyless, is_consecutive = _check_plain(data, size, count)
@@ -209,16 +211,16 @@ def _check_and_assign(
         with cython.nogil:
             is_whole, low, high, keyless, is_consecutive = _check_plain(data, size, count)
     base_timestamp, max_timestamp = words.load_be_i64(data, _BASE_TIMESTAMP), words.load_be_i64(data, _MAX_TIMESTAMP)
-    if not (is_whole and is_consecutive and -_FAR < base_timestamp < _FAR and low > -_FAR and high < _FAR):
-        return False
-    low += base_timestamp
     if (
-        high + base_timestamp != max_timestamp
-        or low < _NO_TIME
-        or low < now_ms - limits.before_ms
+        not (is_whole and is_consecutive and -_FAR < base_timestamp < _FAR and low > -_FAR and high < _FAR)
+        or high + base_timestamp != max_timestamp
+        or low + base_timestamp < _NO_TIME
+        or low + base_timestamp < now_ms - limits.before_ms
         or max_timestamp - now_ms > limits.after_ms
         or (keyless >= 0 and limits.is_keyed)
     ):
+        if codec:
+            budget.give_back(plain_size, count)
         return False
     words.store_be_u64(held.bytes, 0, next_offset)
     words.store_be_u32(held.bytes, _EPOCH, leader_epoch)

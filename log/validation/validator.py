@@ -210,6 +210,8 @@ class LogValidator:
             or max_timestamp > now_ms + self._after_ms
             or (first_keyless >= 0 and self._is_keyed)
         ):
+            if codec:
+                budget.give_back(len(section), count)
             return False
         _OFFSET_LENGTH_EPOCH.pack_into(records, 0, next_offset, length, leader_epoch)
         is_transactional = attributes & TRANSACTIONAL_MASK != 0

@@ -19,7 +19,7 @@ from tidelog.broker.handlers.produce import TURN_PARTITIONS
 from tidelog.broker.loop import steps
 from tidelog.broker.requests.route import ONE_TURN_ELEMENTS, Pending
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.records.work_budget import MAX_PLAIN_BYTES, TURN, TURN_PLAIN_BYTES
+from tidelog.log.records.work_budget import MAX_PLAIN_BYTES, TURN, TURN_PLAIN_BYTES, WorkBudget
 from tidelog.protocol.errors import (
     InvalidRecordError,
     MessageTooLargeError,
@@ -328,3 +328,28 @@ def test_a_wrapper_of_the_oldest_format_is_validated_until_no_way_was_faster(
         threads.finish()
         (answered,) = answers(wire, answer, 1)
         assert (answered.error_code, answered.base_offset) == expected
+
+
+def test_records_that_are_validated_again_count_once(
+    data: DataBroker, wire: LongWire, threads: HeldThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others append meanwhile: good records got MESSAGE_TOO_LARGE."""
+    defaults: dict[str, Any] = WorkBudget.__init__.__kwdefaults__  # type: ignore[assignment]
+    monkeypatch.setitem(defaults, "rebuilt_records", 2500)
+    monkeypatch.setitem(defaults, "plain_bytes", 400_000)
+    data.topics.changes.create(NewTopic("old", 3, configs={"message.format.version": "0.9.0"}))
+    threads.finish_all()
+    wrapper = build_message_set([Record(n, -1, b"k", b"v" * 100) for n in range(1000)], MessageSetOptions(0, GZIP))
+    other = LongWire(data)
+    answer = wire.send(request((0, wrapper), (1, wrapper), (2, wrapper), topic="old"), 1)
+    for partition in (0, 1):
+        for _ in range(3):
+            threads.finish()
+            ask(other, request((partition, batch(b"x")), topic="old"))
+            data.loop.run_soon()
+            data.loop.run_soon()
+        threads.finish()
+        data.loop.run_soon()
+    threads.finish_all()
+    # The request may rebuild two and a half of these sets.
+    assert [each.error_code for each in answers(wire, answer, 1)] == [0, 0, MessageTooLargeError.code]

@@ -116,6 +116,18 @@ def test_batch_left_to_a_thread_is_counted_once() -> None:
     assert len(budget.decompress(packed, CompressionType.GZIP, NO_LIMIT, 10)) == 2 * work_budget.TURN_PLAIN_BYTES
 
 
+def test_a_batch_can_be_validated_again_without_counting_twice() -> None:
+    budget = WorkBudget(in_turn=False, compressed_records=25, plain_bytes=2_500, rebuilt_records=25)
+    sent = batch(10, 100, codec=ZSTD, step=2)
+    validate(sent, budget)
+    budget.mark()
+    for _ in range(3):
+        budget.restore()
+        validate(sent, budget)
+    with pytest.raises(MessageTooLargeError):
+        validate(sent, budget)
+
+
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
 def test_usual_batches_fit_into_a_turn(codec: int) -> None:
     for sent in (batch(1, 16_384, codec), batch(160, 100, codec), batch(1, 900_000, codec), batch_of(1)):
@@ -132,6 +144,8 @@ def spent(limits: dict[str, int]) -> WorkBudget:
         ({"plain_bytes": 25_000}, lambda: batch(1, 10_000, GZIP)),
         ({"plain_bytes": 2_500}, lambda: old_set(25, GZIP)),
         ({"compressed_records": 25}, lambda: batch(10, codec=ZSTD)),
+        ({"compressed_records": 25}, lambda: batch(10, codec=ZSTD, step=2)),  # decompressed in both ways
+        ({"plain_bytes": 2_500}, lambda: batch(10, 100, codec=ZSTD, step=2)),
         ({"rebuilt_records": 25}, lambda: batch(10, step=2)),
         ({"rebuilt_records": 25}, lambda: old_set(10)),
         ({"rebuilt_records": 25}, lambda: old_set(10, GZIP)),
