@@ -152,7 +152,8 @@ def key_values(texts: Iterable[str], option: str) -> dict[str, str]:
 def each_of(names: Iterable[str], act: Callable[[str], None]) -> int:
     """Call ``act`` with each name, and print a line for each failure. Returns the exit code.
 
-    ClientError ends the loop: if no broker can be reached, the rest would fail as well.
+    ClientError ends the loop: if no broker can be reached, the rest would fail as well. It is not raised, so that the
+    caller prints what was done before. Raises SettingsError.
     """
     from tidelog.protocol.errors import KafkaError
 
@@ -160,9 +161,13 @@ def each_of(names: Iterable[str], act: Callable[[str], None]) -> int:
     for name in names:
         try:
             act(name)
-        except KafkaError as error:
+        except SettingsError:
+            raise
+        except (KafkaError, ClientError) as error:
             print(f"{click.get_current_context().command_path}: {error}", file=sys.stderr)
             code = EXIT_FAILED
+            if isinstance(error, ClientError):
+                break
     return code
 
 

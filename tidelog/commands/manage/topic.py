@@ -237,9 +237,11 @@ def alter(
     as_json: bool,
 ) -> None:
     """Change a topic's configuration or its number of partitions."""
+    from tidelog.client import ClientError
     from tidelog.client.admin.configs import Resource, alter_configs
     from tidelog.client.admin.topics import add_partitions
     from tidelog.client.cluster import Cluster
+    from tidelog.protocol.errors import KafkaError
 
     changes: dict[str, str | None] = {**key_values(configs, "--config"), **dict.fromkeys(unset)}
     if not changes and partitions is None:
@@ -248,11 +250,22 @@ def alter(
         if changes:
             alter_configs(cluster, Resource("topic", name), changes)
         if partitions is not None:
-            add_partitions(cluster, name, partitions)
+            try:
+                add_partitions(cluster, name, partitions)
+            except (ClientError, KafkaError):
+                if changes:
+                    _print_changed(name, changes, None, as_json, f"the configuration of topic {name}")
+                raise
+    _print_changed(name, changes, partitions, as_json, f"topic {name}")
+
+
+def _print_changed(
+    name: str, changes: Mapping[str, str | None], partitions: int | None, as_json: bool, what: str
+) -> None:
     if as_json:
         print_json({"name": name, "configs": changes, "partitions": partitions})
     else:
-        print(f"changed topic {name}")
+        print(f"changed {what}")
 
 
 @command.command("add-partitions")
