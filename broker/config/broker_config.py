@@ -395,6 +395,20 @@ def exceeded_bound(name: str, value: Any, values: Mapping[str, Any]) -> str | No
     return None
 
 
+def bounded_texts(own: Mapping[str, str], values: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return a group's own configs, each within the broker's minimum and maximum: ``values`` are the broker's.
+
+    They may have been set before these were changed, or by controllers with others. Source: GroupConfig.evaluate of
+    Kafka 4.3.
+    """
+    bounded = dict(own)
+    for name, text in own.items():
+        is_number = text.isascii() and text.removeprefix("-").isdecimal()
+        if is_number and (bound := exceeded_bound(name, int(text), values)) is not None:
+            bounded[name] = str(values[bound])
+    return bounded
+
+
 def is_known(key: str) -> bool:
     """Return whether the key is known: in a table, of a listener, with the prefix of a provider, or without effect
     here.

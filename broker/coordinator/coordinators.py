@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tidelog.broker.config.broker_config import bounded_texts
 from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.coordinator.config import group_config, transaction_config
 from tidelog.broker.coordinator.group.assignment_interval import assignment_interval_ms
@@ -117,6 +119,9 @@ class Coordinators:
         broker = self._broker
         config = group_config(broker.config.values)
 
+        def own_texts(group_id: str) -> Mapping[str, str]:
+            return bounded_texts(broker.configs.resource_texts(ResourceType.GROUP, group_id), broker.config.values)
+
         def new_shard(partition: int, timer: CoordinatorTimer) -> GroupShard:
             return GroupShard(
                 timer,
@@ -124,15 +129,13 @@ class Coordinators:
                 time=broker.time,
                 config=config,
                 new_uuid=new_uuid,
-                settings=lambda group_id: broker.configs.resource_texts(ResourceType.GROUP, group_id),
+                settings=own_texts,
                 share_config=lambda group_id: self.share_groups.config(group_id),
                 on_share_member_gone=lambda group_id, member_id: self._share_member_gone(group_id, member_id),
                 on_states_unlisted=lambda states: self.groups.runtime.steps.run(self._delete_states(states)),
-                streams_config=lambda group_id: streams_config(
-                    broker.config, broker.configs.resource_texts(ResourceType.GROUP, group_id)
-                ),
+                streams_config=lambda group_id: streams_config(broker.config, own_texts(group_id)),
                 interval_ms=lambda protocol, group_id: assignment_interval_ms(
-                    broker.config, broker.configs.resource_texts(ResourceType.GROUP, group_id), protocol
+                    broker.config, own_texts(group_id), protocol
                 ),
                 may_describe=None if broker.authorizer is None else broker.authorizer.may_describe,
             )

@@ -1,7 +1,8 @@
 """Configuration of a share group: the broker's ``group.share.*`` keys, overridden by the group's own.
 
 A group's own keys have no prefix ``group.``; clients set them by IncrementalAlterConfigs. A group's texts are looked up
-whenever its configuration is needed, and parsed once after each change.
+whenever its configuration is needed, and parsed once after each change. Its values are held within the broker's bounds,
+and keys of newer controllers are ignored.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.config.broker_config import bounded_texts
 from tidelog.broker.config.offset_reset import LATEST
 from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.share.share_partition import Limits
@@ -57,8 +59,9 @@ class ShareConfigs:
     def _parse(self, texts: Mapping[str, str]) -> ShareConfig:
         from tidelog.broker.config.resources import GROUP_CONFIG_DEF
 
-        own = GROUP_CONFIG_DEF.parse_given(texts)
         config = self._broker.config
+        bounded = bounded_texts(texts, config.values)
+        own = GROUP_CONFIG_DEF.parse_given({key: bounded[key] for key in bounded if key in GROUP_CONFIG_DEF.keys})
 
         def value(key: str) -> Any:
             return own[key] if key in own else config.get(f"group.{key}")

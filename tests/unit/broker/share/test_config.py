@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tests.unit.broker.admin_broker import AdminBroker
+from tidelog.broker.broker import Broker
+from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.offset_reset import duration_ms, is_offset_reset
 from tidelog.broker.share import config
 from tidelog.broker.share.config import ShareConfigs
@@ -60,6 +64,34 @@ def test_a_groups_own_configs_come_before_the_brokers(tmp_path: Path, monkeypatc
     assert configs.of("other").heartbeat_interval_ms == 6_000
     monkeypatch.setattr(config, "MAX_REMEMBERED_GROUPS", 1)
     assert configs.of("third").heartbeat_interval_ms == 6_000
+
+
+def configs_with(texts: dict[str, str], broker: dict[str, str]) -> ShareConfigs:
+    """Return the configurations of groups that have these configs in an image of other controllers, unchecked."""
+    configs = SimpleNamespace(resource_texts=lambda *_: texts)
+    return ShareConfigs(cast("Broker", SimpleNamespace(config=BrokerConfig(broker), configs=configs)))
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "expected"),
+    [
+        ("share.record.lock.duration.ms", "60000", 40_000),
+        ("share.record.lock.duration.ms", "20000", 20_000),
+        ("share.record.lock.duration.ms", "999", 15_000),
+        ("share.delivery.count.limit", "9", 8),
+        ("share.partition.max.record.locks", "10", 100),
+    ],
+)
+def test_values_are_held_within_the_brokers_bounds(key: str, text: str, expected: int) -> None:
+    """They were set before the bounds were narrowed, or by controllers with other bounds."""
+    broker = {"group.share.max.record.lock.duration.ms": "40000", "group.share.max.delivery.count.limit": "8"}
+    assert expected in configs_with({key: text}, broker).of("g").limits
+
+
+def test_unknown_configs_of_a_group_are_ignored() -> None:
+    """A newer controller has more of them."""
+    texts = {"errors.deadletterqueue.topic.name": "dlq", "share.isolation.level": "read_committed"}
+    assert configs_with(texts, {}).of("g").read_committed
 
 
 @pytest.mark.parametrize(
