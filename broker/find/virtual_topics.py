@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.loop.deferred import Deferred
     from tidelog.broker.metadata.image import TopicImage
+    from tidelog.log.config import LogConfig
     from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
 
 GAP_WAIT_MS = 250
@@ -279,8 +280,14 @@ class VirtualPartition(Partition):
 
     @property
     def local_log(self) -> UnifiedLog:
-        """The real partition's log, for offsets and configuration."""
+        """The real partition's log, for offsets."""
         return self.real.local_log
+
+    @property
+    def config(self) -> LogConfig:
+        """The real partition's configuration. Any thread, once the log is open: conversions for old clients ask for it
+        in theirs. Raises KafkaStorageError."""
+        return self.real.config
 
     def read(
         self,
