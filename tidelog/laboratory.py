@@ -17,6 +17,8 @@ from typing import Any
 from tidelog.protocol.foreign_text import decode_json
 
 TIMEOUT_S = 60.0
+MAX_COMMAND_BYTES = 65_536
+"""Largest size of a command. After a longer one the broker closes the socket."""
 LABORATORY_DEFAULTS = {
     # The clock is moved by days, and idle connections must stay open.
     "connections.max.idle.ms": "-1",
@@ -41,7 +43,9 @@ class Fault:
 
     @property
     def met(self) -> int:
-        """Number of requests that the fault has affected. Raises LaboratoryError once the faults were cleared."""
+        """Number of requests that the fault has affected. Raises LaboratoryError once the faults were removed: by
+        ``clear``, ``snapshot`` or ``restore``.
+        """
         return int(self._laboratory.ask("met", fault=self._number))
 
 
@@ -65,7 +69,10 @@ class Laboratory:
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
         """Move the broker's clock forward; timeouts, retention and long polls that are due then take effect."""
-        span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        try:
+            span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        except (OverflowError, ValueError) as error:
+            raise LaboratoryError(f"advance: {error}") from error
         self.ask("advance", ms=round(span / timedelta(milliseconds=1)))
 
     @property
@@ -106,7 +113,9 @@ class Laboratory:
 
     @contextlib.contextmanager
     def leader_away(self, topic: str, partition: int = 0) -> Iterator[None]:
-        """Leave a partition without a leader inside ``with``; after it the broker leads in a new leader epoch."""
+        """Leave a partition without a leader inside ``with``; after it the broker leads in a new leader epoch. A
+        ``snapshot`` or ``restore`` inside ends it, too.
+        """
         self.ask("leader", topic=topic, partition=partition, is_away=True)
         try:
             yield
@@ -115,7 +124,7 @@ class Laboratory:
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[None]:
-        """Let the disk be full inside ``with``."""
+        """Let the disk be full inside ``with``. A ``snapshot`` or ``restore`` inside ends it, too."""
         self.ask("disk", is_full=True)
         try:
             yield
@@ -125,7 +134,10 @@ class Laboratory:
     # ---- state
 
     def snapshot(self) -> Snapshot:
-        """Save the whole state: topics, records, offsets, configs, users, and the clock. Clients are disconnected."""
+        """Save the whole state: topics, records, offsets, configs, users, and the clock. Clients are disconnected.
+
+        The broker is restarted: all faults are removed, and ``full_disk`` and ``leader_away`` end.
+        """
         return Snapshot(int(self.ask("snapshot")))
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -136,8 +148,11 @@ class Laboratory:
 
     def ask(self, command: str, **words: object) -> Any:
         """Send one command to the broker and return its result."""
+        text = json.dumps({"command": command, **words}).encode()
+        if len(text) > MAX_COMMAND_BYTES:
+            raise LaboratoryError(f"{command}: {len(text)} bytes; a command has at most {MAX_COMMAND_BYTES}")
         try:
-            self._connection.sendall(json.dumps({"command": command, **words}).encode() + b"\n")
+            self._connection.sendall(text + b"\n")
             line = self._lines.readline()
         except OSError as error:
             raise LaboratoryError(f"the broker does not answer: {error}") from error

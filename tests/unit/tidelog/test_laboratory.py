@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import tidelog
+from tidelog.broker.laboratory.control import MAX_LINE_BYTES
 from tidelog.broker_process import Broker, BrokerProcessError
-from tidelog.laboratory import Laboratory, LaboratoryError
+from tidelog.laboratory import MAX_COMMAND_BYTES, Laboratory, LaboratoryError
 
 
 def commands_of(work: Callable[[Laboratory], object], *results: object) -> list[dict[str, Any]]:
@@ -79,6 +80,27 @@ def test_a_broker_that_has_ended_is_reported() -> None:
             lab.clear()
 
     commands_of(ask)
+
+
+@pytest.mark.parametrize("days", [1e12, -1e12, float("inf"), float("nan")])
+def test_a_span_that_no_clock_has_is_an_error_of_the_laboratory(days: float) -> None:
+    def advance(lab: Laboratory) -> None:
+        with pytest.raises(LaboratoryError, match="advance: "):
+            lab.advance(days=days)
+
+    assert commands_of(advance) == []
+
+
+def test_a_command_that_is_too_long_is_not_sent() -> None:
+    """The broker would close its socket, and no later command would reach it."""
+
+    def fail(lab: Laboratory) -> None:
+        with pytest.raises(LaboratoryError, match=r"fault: 7\d{4} bytes; a command has at most 65536"):
+            lab.fail("Fetch", "x" * 70_000)
+        lab.clear()
+
+    assert commands_of(fail, {"result": None}) == [{"command": "clear"}]
+    assert MAX_COMMAND_BYTES == MAX_LINE_BYTES
 
 
 def test_a_broker_without_laboratory_says_how_to_get_one() -> None:
