@@ -116,13 +116,13 @@ def _append_partition(
 ) -> Steps[PartitionProduceResponse]:
     """Append one partition's records; if that takes longer than a turn, a thread validates them first."""
     version, error = context.api_version, KafkaError()
-    progress.budget.mark()
+    left = progress.budget.left
     try:
         return append(broker, context, request, topic, data, progress)
     except TooMuchForTurnError:
         pass
     for _ in range(_MAX_VALIDATIONS):
-        progress.budget.restore()  # the same records count once
+        progress.budget.restore(left)  # the same records count once
         try:
             validated = yield from _validate_in_thread(broker, version, topic, data, progress.budget)
         except KafkaError as refused:

@@ -185,7 +185,7 @@ def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest
     SLICE_MS. Raises CloseConnectionError."""
     budget = WorkBudget(in_turn=True)
     progress, clock = Progress(budget), broker.timers.monotonic_ms
-    until_ms = clock() + SLICE_MS
+    until_ms, left = clock() + SLICE_MS, budget.left
     response = blank(ProduceResponse)
     try:
         for topic in request.topic_data:
@@ -194,12 +194,12 @@ def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest
             response.responses.append(answer)
             answers = answer.partition_responses
             for data in topic.partition_data:
-                budget.mark()
+                left = budget.left
                 if clock() >= until_ms:
                     raise TooMuchForTurnError
                 answers.append(append(broker, context, request, topic, data, progress))
     except TooMuchForTurnError:
-        budget.restore()
+        budget.restore(left)
         progress.outcomes = [outcome for topic in response.responses for outcome in topic.partition_responses]
         return _append_in_steps(broker, context, request, progress)
     return answer_of(broker, context, request, response, progress)

@@ -8,8 +8,8 @@ A request of a megabyte can decompress to gigabytes and hold millions of records
                    but smaller; beyond them: TooMuchForTurnError, and the caller does the work in a thread
 
 The limits of a turn are not added up over the batches of a request: its handler goes on in a later turn by the clock.
-A batch that is validated again, because a thread has to do it or others have appended meanwhile, counts once (``mark``,
-``restore``). Coordinators append without a budget, because the broker itself chooses what they write. A budget belongs
+A batch that is validated again, because a thread has to do it or others have appended meanwhile, counts once
+(``restore``). Coordinators append without a budget, because the broker itself chooses what they write. A budget belongs
 to one request, and is used by one thread at a time.
 """
 
@@ -64,7 +64,7 @@ class TooMuchForTurnError(AppendPostponedError):
 class WorkBudget:
     """Work that one request may still cause. While ``in_turn`` is true, the limits of a turn apply too."""
 
-    __slots__ = ("_compressed_records", "_marked", "_plain_bytes", "_rebuilt_records", "header_bytes", "in_turn")
+    __slots__ = ("header_bytes", "in_turn", "left")
 
     def __init__(
         self,
@@ -77,18 +77,13 @@ class WorkBudget:
         self.in_turn = in_turn
         self.header_bytes = TURN_HEADER_BYTES if in_turn else NO_LIMIT
         """Largest number of bytes of a batch's record headers that plain Python may walk over."""
-        self._plain_bytes = plain_bytes
-        self._compressed_records = compressed_records
-        self._rebuilt_records = rebuilt_records
-        self._marked = plain_bytes, compressed_records, rebuilt_records
+        self.left = plain_bytes, compressed_records, rebuilt_records
+        """Bytes after decompression, compressed records and rebuilt records that the request may still have; a caller
+        notes them before a batch, for :meth:`restore`."""
 
-    def mark(self) -> None:
-        """Note what is left before a batch."""
-        self._marked = self._plain_bytes, self._compressed_records, self._rebuilt_records
-
-    def restore(self) -> None:
-        """Restore what was left at the mark: the batch is validated from the beginning."""
-        self._plain_bytes, self._compressed_records, self._rebuilt_records = self._marked
+    def restore(self, left: tuple[int, int, int]) -> None:
+        """Restore what was left before a batch that is validated from the beginning."""
+        self.left = left
 
     def enter_turn(self, *, in_turn: bool) -> None:
         """Set whether the limits of a turn apply from now on. Not for ``TURN``, which all requests share."""
@@ -102,11 +97,12 @@ class WorkBudget:
 
         Raises what ``tidelog.protocol.record.compression.decompress`` raises, TooMuchForTurnError.
         """
-        if count > self._compressed_records:
+        plain_bytes, compressed_records, rebuilt_records = self.left
+        if count > compressed_records:
             raise MessageTooLargeError(
                 f"The compressed batches of a request hold over {MAX_COMPRESSED_RECORDS} records"
             )
-        limit = min(max_bytes, self._plain_bytes)
+        limit = min(max_bytes, plain_bytes)
         if self.in_turn and limit > TURN_PLAIN_BYTES:
             if len(section) > TURN_PACKED_BYTES:
                 raise TooMuchForTurnError
@@ -116,41 +112,44 @@ class WorkBudget:
                 raise TooMuchForTurnError from None
         else:
             plain = decompress(section, codec, limit)
-        self._compressed_records -= count  # counted only now: after TooMuchForTurnError a thread decompresses again
-        self._plain_bytes -= len(plain)
+        # Counted only now: after TooMuchForTurnError a thread decompresses again.
+        self.left = plain_bytes - len(plain), compressed_records - count, rebuilt_records
         return plain
 
     def give_back(self, size: int, count: int) -> None:
         """Give back ``size`` bytes with ``count`` records of :meth:`decompress`: another check decompresses them
         again."""
-        self._plain_bytes += size
-        self._compressed_records += count
+        self._spend(-size, -count, 0)
 
     def plain_limit(self, max_bytes: int, turn_bytes: int) -> int:
         """Return the bytes a batch may decompress to, when its topic allows ``max_bytes`` and a turn ``turn_bytes``."""
-        limit = min(max_bytes, self._plain_bytes)
+        limit = min(max_bytes, self.left[0])
         return min(limit, turn_bytes) if self.in_turn else limit
 
     def ensure_not_turn_limit(self, max_bytes: int, turn_bytes: int) -> None:
         """Raise TooMuchForTurnError if only the limit of a turn made :meth:`plain_limit` too low, so that a thread may
         decompress the batch."""
-        if self.in_turn and turn_bytes < min(max_bytes, self._plain_bytes):
+        if self.in_turn and turn_bytes < min(max_bytes, self.left[0]):
             raise TooMuchForTurnError
 
     def spend_plain_bytes(self, size: int) -> None:
         """Count bytes that were decompressed without :meth:`decompress`."""
-        self._plain_bytes -= size
+        self._spend(size, 0, 0)
+
+    def _spend(self, size: int, compressed: int, rebuilt: int) -> None:
+        plain_bytes, compressed_records, rebuilt_records = self.left
+        self.left = plain_bytes - size, compressed_records - compressed, rebuilt_records - rebuilt
 
     @property
     def rebuilt_records(self) -> int:
         """Number of records that may still be rebuilt."""
-        return self._rebuilt_records
+        return self.left[2]
 
     def rebuild_old(self, count: int) -> None:
         """Count ``count`` messages of an old set that are rebuilt; within a turn their bytes are limited, not their
         number. Raises MessageTooLargeError."""
         self.ensure_rebuildable(count)
-        self._rebuilt_records -= count
+        self._spend(0, 0, count)
 
     def rebuild(self, count: int) -> None:
         """Count ``count`` records that are rebuilt one by one. Raises MessageTooLargeError, TooMuchForTurnError."""
@@ -160,7 +159,7 @@ class WorkBudget:
 
     def ensure_rebuildable(self, count: int) -> None:
         """Raise MessageTooLargeError if the request may not rebuild ``count`` more records."""
-        if count > self._rebuilt_records:
+        if count > self.left[2]:
             raise MessageTooLargeError(
                 f"A request has over {MAX_REBUILT_RECORDS} records of old formats or with offset deltas out of order"
             )
