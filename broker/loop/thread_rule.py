@@ -121,12 +121,12 @@ def suspended() -> Iterator[None]:
 def guard(module: ModuleType) -> None:
     """Wrap the classes and functions of a module in the check, where their docstrings ask for it."""
     all_classes = _LOOP_ONLY.search(module.__doc__ or "") is not None
-    for value in list(vars(module).values()):
+    for name, value in list(vars(module).items()):
         if getattr(value, "__module__", None) != module.__name__:
             continue
         doc = value.__doc__ or ""
         if _is_function(value) and _LOOP_FUNCTION.search(doc):
-            _replace(module, value.__name__, value, _wrap_in_check(value))
+            _replace(module, name, value, _wrap_in_check(value))
         elif _is_open_class(value) and (all_classes or _LOOP_ONLY.search(doc)) and not _is_value(value):
             _guard_class(value, doc)
 

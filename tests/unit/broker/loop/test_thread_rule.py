@@ -104,6 +104,9 @@ def decide():
     return "decided"
 
 
+other_name = decide
+
+
 def compute():
     """Compute."""
     return "computed"
@@ -147,6 +150,7 @@ def module() -> ModuleType:
         lambda module: module.Part().state,
         lambda module: module.Mixed().change(),
         lambda module: module.decide(),
+        lambda module: module.other_name(),
         lambda module: module.Part().begin(),
         lambda module: module.Part().helper(),
         lambda module: module.Part.helper(),
@@ -158,6 +162,7 @@ def module() -> ModuleType:
         "property",
         "class",
         "function",
+        "other name of a function",
         "a method that begins work in a thread",
         "static method",
         "static method of the class",
