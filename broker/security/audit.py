@@ -1,7 +1,7 @@
 """The audit log: a line of JSON for each login, failure, re-authentication and change, by the logger ``tidelog.audit``.
 
-A line never holds a secret. Names that clients give before they are authenticated are cut, and JSON escapes them, so
-that no client can forge a line.
+A line never holds a secret. Names that clients give before they are authenticated are cut, and so are reasons, which
+may quote them. JSON escapes them, so that no client can forge a line.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ logger = logging.getLogger("tidelog.audit")
 
 MAX_CHARACTERS = 64
 """Longest text in a field that ``record`` writes; the rest is cut off."""
+MAX_REASON_CHARACTERS = 512
+"""Longest reason of a failure, which may quote two names."""
 
 
 def record(event: str, reason: str | None = None, /, **fields: object) -> None:
@@ -21,7 +23,8 @@ def record(event: str, reason: str | None = None, /, **fields: object) -> None:
     if not logger.isEnabledFor(level):
         return
     cut = {name: value[:MAX_CHARACTERS] if isinstance(value, str) else value for name, value in fields.items()}
-    logger.log(level, "%s", json.dumps({"event": event, **cut} | ({} if reason is None else {"reason": reason})))
+    why = {} if reason is None else {"reason": reason[:MAX_REASON_CHARACTERS]}
+    logger.log(level, "%s", json.dumps({"event": event, **cut, **why}))
 
 
 def record_change(event: str, /, **fields: object) -> None:

@@ -393,6 +393,26 @@ def test_a_refused_bearer_token_fails_after_the_client_has_seen_why(
 
 
 @TOKENS
+@pytest.mark.parametrize("length", [20_000, 60_000])
+def test_a_long_authorization_id_is_cut_in_the_answer_and_in_the_audit_log(
+    world: World, caplog: pytest.LogCaptureFixture, length: int
+) -> None:
+    """60,000 characters do not fit into the answer's error message."""
+    caplog.set_level(logging.INFO)
+    world.connect()
+    world.ask(handshake("OAUTHBEARER"))
+    world.ask(token(first_message(unsecured(), f"n,a={'b' * length},")))
+    world.threads.run()
+    world.pass_time(100)
+    answer = world.read() or b""
+    assert b"Client requested an authorization id (bbb" in answer
+    assert len(answer) < 2_000
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "tidelog.audit"]
+    assert json.loads(line)["event"] == "login failed"
+    assert len(line) < 1_000
+
+
+@TOKENS
 def test_a_client_that_leaves_at_a_refusal_has_failed(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     world.connect()
