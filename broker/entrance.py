@@ -29,6 +29,7 @@ from tidelog.broker.network.shell import Shell
 from tidelog.broker.network.transport import PlainSocket, Transport
 from tidelog.broker.quota.address_limits import AddressLimits
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.policy import find_weaknesses
 from tidelog.broker.security.principal import ANONYMOUS, Principal
 from tidelog.protocol.config_def import ConfigError
 
@@ -175,12 +176,9 @@ def tls_listener_names(endpoints: Iterable[Endpoint]) -> list[str]:
 
 
 def warn_of_weaknesses(config: BrokerConfig) -> None:
-    """Log weak settings of the listeners, if any of them is secured."""
-    if any(endpoint.security_protocol != "PLAINTEXT" for endpoint in config.listeners):
-        from tidelog.broker.security.policy import find_weaknesses
-
-        for finding in find_weaknesses(config):
-            logger.warning("%s", finding)
+    """Log weak settings of the listeners and of the HTTP interfaces. Raises ConfigError."""
+    for finding in find_weaknesses(config):
+        logger.warning("%s", finding)
 
 
 def build_sasl(broker: Broker) -> Authentication | None:
