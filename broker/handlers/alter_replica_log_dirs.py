@@ -9,6 +9,7 @@ import os.path
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps, apply_each
+from tidelog.broker.replica.opening import opening_of
 from tidelog.broker.requests.context import RequestContext
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.api_keys import ApiKey
@@ -16,7 +17,9 @@ from tidelog.protocol.errors import (
     InvalidRequestError,
     KafkaError,
     LogDirNotFoundError,
+    NotLeaderOrFollowerError,
     ReplicaNotAvailableError,
+    UnknownTopicOrPartitionError,
 )
 from tidelog.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -39,7 +42,7 @@ def handle(
     for directory in request.dirs:
         for topic in directory.topics:
             for index in topic.partitions:
-                code = check(broker, directory.path, TopicPartition(topic.name, index))
+                code = yield from check(broker, directory.path, TopicPartition(topic.name, index))
                 results.setdefault(topic.name, []).append(
                     AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
                 )
@@ -48,17 +51,25 @@ def handle(
     return (yield from answer(results))
 
 
-def check(broker: Broker, path: str, topic_partition: TopicPartition) -> int:
-    """Return 0 if the partition is in this directory, else an error code."""
+def check(broker: Broker, path: str, topic_partition: TopicPartition) -> Steps[int]:
+    """Return 0 if the partition is in this directory, else an error code. A thread opens the log if it is not open.
+
+    Source: ReplicaManager.alterReplicaLogDirs of Kafka, which answers REPLICA_NOT_AVAILABLE for a replica that is not
+    on this broker; kafka-reassign-partitions.sh goes on after it.
+    """
     if path not in map(os.path.abspath, broker.config.log_dirs):
         return LogDirNotFoundError.code
     image = broker.metadata.topics.get(topic_partition.topic)
     if image is None or not 0 <= topic_partition.partition < image.partition_count:
         return ReplicaNotAvailableError.code
-    current = broker.replica_manager.partition(*topic_partition).directory
-    if os.path.dirname(os.path.abspath(current)) == path:
-        return 0
-    return InvalidRequestError.code
+    yield opening_of(broker, *topic_partition)
+    try:
+        current = broker.replica_manager.partition(*topic_partition).directory
+    except (NotLeaderOrFollowerError, UnknownTopicOrPartitionError):  # the latter: deleted meanwhile
+        return ReplicaNotAvailableError.code
+    except KafkaError as error:
+        return error.code
+    return 0 if os.path.dirname(os.path.abspath(current)) == path else InvalidRequestError.code
 
 
 def answer(results: dict[str, list[AlterReplicaLogDirPartitionResult]]) -> Steps[AlterReplicaLogDirsResponse]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support.topics import create_topic
-from tests.unit.broker.admin_broker import CLUSTER_ID, AdminBroker
+from tests.unit.broker.admin_broker import CLUSTER_ID, AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.handlers import (
@@ -18,15 +18,19 @@ from tidelog.broker.handlers import (
     describe_topic_partitions,
     elect_leaders,
 )
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.security.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from tidelog.protocol.errors import (
     BrokerIdNotRegisteredError,
     ElectionNotNeededError,
     InvalidReplicaAssignmentError,
     InvalidRequestError,
+    KafkaError,
+    KafkaStorageError,
     LogDirNotFoundError,
     MismatchedEndpointTypeError,
     NoReassignmentInProgressError,
+    NotLeaderOrFollowerError,
     ReplicaNotAvailableError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
@@ -238,7 +242,7 @@ def test_the_only_broker_cannot_leave(admin: AdminBroker, node_id: int, error: t
 def test_a_replica_stays_in_its_directory(tmp_path: Path, version: int) -> None:
     admin = AdminBroker(tmp_path, {"log.dirs": f"{tmp_path}/one,{tmp_path}/two"})
     create_topic(admin, "a", 1)
-    partition = SimpleNamespace(directory=f"{tmp_path}/one/a-0")
+    partition = SimpleNamespace(directory=f"{tmp_path}/one/a-0", when_open=lambda: None)
     replicas = cast(Any, SimpleNamespace(partition=lambda *_: partition))
     admin.broker = replace(admin.broker, replica_manager=replicas)
     topics = [AlterReplicaLogDirTopic(name="a", partitions=[0, 1])]
@@ -261,3 +265,60 @@ def test_a_replica_stays_in_its_directory(tmp_path: Path, version: int) -> None:
     spread = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/no", topics=[topic]) for topic in named])
     answered = response_of(alter_replica_log_dirs.error_response(spread, UnknownServerError()))
     assert [entry.partition_index for entry in answered.results[0].partitions] == [0, 1]
+
+
+class UnopenedReplica:
+    """A replica whose log a thread has to open before its directory is asked for."""
+
+    def __init__(self, path: str, error: KafkaError | None = None) -> None:
+        self._path, self._error = path, error
+        self.opening: Deferred[None] | None = None
+
+    def when_open(self) -> Deferred[None]:
+        self.opening = Deferred()
+        return self.opening
+
+    @property
+    def directory(self) -> str:
+        assert self.opening is not None, "opened on the loop"
+        assert self.opening.done
+        if self._error is not None:
+            raise self._error
+        return self._path
+
+
+def test_replicas_that_are_not_here_or_cannot_be_read_fail_alone(tmp_path: Path) -> None:
+    admin = AdminBroker(tmp_path, {"log.dirs": f"{tmp_path}/one"})
+    create_topic(admin, "a", 3)
+    replicas = [UnopenedReplica(f"{tmp_path}/one/a-0"), UnopenedReplica("", KafkaStorageError())]
+
+    def partition(topic: str, index: int) -> UnopenedReplica:
+        if index == 2:
+            raise NotLeaderOrFollowerError
+        return replicas[index]
+
+    admin.broker = replace(admin.broker, replica_manager=cast(Any, SimpleNamespace(partition=partition)))
+    topics = [AlterReplicaLogDirTopic(name="a", partitions=[2, 1, 0])]
+    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=f"{tmp_path}/one", topics=topics)])
+    answer = response_of(alter_replica_log_dirs.handle(admin.broker, context_of(2), request))
+    for replica in reversed(replicas):
+        assert replica.opening is not None
+        replica.opening.complete(None)
+    (topic,) = answer.result().results
+    assert [(entry.partition_index, entry.error_code) for entry in topic.partitions] == [
+        (2, ReplicaNotAvailableError.code),
+        (1, KafkaStorageError.code),
+        (0, 0),
+    ]
+
+
+def test_no_log_is_opened_for_a_directory_that_is_not_here(tmp_path: Path) -> None:
+    admin = AdminBroker(tmp_path, {"log.dirs": f"{tmp_path}/one"})
+    create_topic(admin, "a", 1)
+    replica = UnopenedReplica(f"{tmp_path}/one/a-0")
+    admin.broker = replace(admin.broker, replica_manager=cast(Any, SimpleNamespace(partition=lambda *_: replica)))
+    topics = [AlterReplicaLogDirTopic(name="a", partitions=[0])]
+    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/no", topics=topics)])
+    response = drive(admin.broker, request, AlterReplicaLogDirsResponse)
+    assert response.results[0].partitions[0].error_code == LogDirNotFoundError.code
+    assert replica.opening is None
