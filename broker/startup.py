@@ -102,9 +102,7 @@ class Foundation(NamedTuple):
 async def build_broker(
     config: BrokerConfig, time: Time, loop: AbstractEventLoop, file_system: FileSystem = OS_FILES
 ) -> Broker:
-    """Build all parts, ready to answer requests. Raises StartError; ConfigError for a value that the admin API has
-    stored.
-    """
+    """Build all parts, ready to answer requests. Raises StartError, ConfigError."""
     set_creation_mode(config.get_str("log.dirs.mode"))
     try:
         ground = build_foundation(config, time, loop, claim_directories(file_system, config), file_system)

@@ -136,11 +136,7 @@ class BrokerConfig:
         self._given: dict[str, str] = select_known_texts(texts)
         self._listener_texts: dict[str, str] = select_listener_texts(texts)
         self._values: dict[str, Any] = parse_texts(self._given)
-        for key in self._given:
-            if (bound := exceeded_bound(key.removeprefix("group."), self._values[key], self._values)) is not None:
-                raise invalid_value_error(
-                    key, self._given[key], f"nothing beyond {bound}, which is {self._values[bound]}"
-                )
+        check_group_bounds(self._given, self._values)
         self.unknown_keys: list[str] = sorted(key for key in texts if not is_known(key))
         self.node_id: int = self._node_id()
         self.log_dirs: list[str] = self._log_dirs()
@@ -217,9 +213,16 @@ class BrokerConfig:
         """The entries of ``log.dirs`` that are cordoned now."""
         return find_cordoned(self.get_list(CORDONED_KEY), self.log_dirs)
 
+    def check_change(self, texts: Mapping[str, str]) -> None:
+        """Raise ConfigError unless the admin API may set these texts, beside those in force."""
+        changed = select_known_texts(texts)
+        check_group_bounds(changed, parse_texts({**self._given, **changed}))
+
     def set_dynamic(self, texts: Mapping[str, str]) -> None:
         """Apply the texts that the admin API has set, which win over the static ones. Raises ConfigError, with nothing
         changed.
+
+        A group's value beyond its bound is accepted: the bound may be newer, and groups are held within it.
         """
         merged = {**self.static_texts, **texts}
         given = select_known_texts(merged)
@@ -393,6 +396,13 @@ def exceeded_bound(name: str, value: Any, values: Mapping[str, Any]) -> str | No
         if key in values and sign * (value - values[key]) < 0:
             return key
     return None
+
+
+def check_group_bounds(texts: Mapping[str, str], values: Mapping[str, Any]) -> None:
+    """Raise ConfigError for the first of these texts that is beyond a bound in ``values``, which has all keys."""
+    for key, text in texts.items():
+        if (bound := exceeded_bound(key.removeprefix("group."), values[key], values)) is not None:
+            raise invalid_value_error(key, text, f"nothing beyond {bound}, which is {values[bound]}")
 
 
 def bounded_texts(own: Mapping[str, str], values: Mapping[str, Any]) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig
+from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig, parse_texts, select_known_texts
 from tidelog.broker.config.changes import Change, apply_changes, check_known
 from tidelog.broker.config.cordoned import CORDONED_KEY, find_uncordonable
 from tidelog.broker.config.description import CLUSTER_DEFAULT, ConfigDescriber, ConfigEntry, DynamicTexts
@@ -99,6 +99,7 @@ class ConfigManager:
         "_config",
         "_controller",
         "_describer",
+        "_in_force",
         "_metadata",
         "_on_levels",
         "_texts",
@@ -122,16 +123,15 @@ class ConfigManager:
         self._controller = controller
         self._metadata = metadata
         self._texts = DynamicTexts()
+        self._in_force: Mapping[str, str] = {}
+        """The texts that the admin API has set for the cluster and this node, as they are in use."""
         self._describer = ConfigDescriber(config, self._texts)
         self._topic_configs = topic_configs
         self._topics = topics
         self.stores = DynamicStores(config, self._texts)
 
     def load(self) -> None:
-        """Read what was set in former runs; called once, before the first request.
-
-        A dynamic value that this version does not accept any more keeps the broker from starting: ConfigError.
-        """
+        """Read what was set in former runs; called once, before the first request."""
         for (kind, name), texts in self._controller.image.configs.items():
             if kind != TOPIC_RESOURCE:
                 self._show(ResourceType(kind), name, dict(texts))
@@ -141,7 +141,7 @@ class ConfigManager:
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Put committed configs of this node, the cluster, groups and client metrics in force.
 
-        If this version does not accept a broker config, an error is logged and all broker configs stay as they were: a
+        If this version does not accept a broker config, an error is logged and its former value stays in force: a
         cluster's controllers may be newer.
         """
         changed = [(ResourceType(kind), name) for kind, name in delta.configs.changed if kind != TOPIC_RESOURCE]
@@ -264,6 +264,7 @@ class ConfigManager:
         old = self._texts.cluster if name == CLUSTER_DEFAULT else self._texts.node
         texts = change(old)
         check_dynamic(texts, old, is_default=name == CLUSTER_DEFAULT)
+        self._config.check_change({key: text for key, text in texts.items() if old.get(key) != text})
         if CORDONED_KEY in texts:
             self._check_cordoned(texts[CORDONED_KEY], is_default=name == CLUSTER_DEFAULT)
         if validate_only:
@@ -313,7 +314,16 @@ class ConfigManager:
             self._texts.set_node(texts)
 
     def _set_broker_texts(self) -> None:
-        self._config.set_dynamic({**self._texts.cluster, **self._texts.node})
+        """Put the texts in force. For one that this version does not accept, the former one stays, at a start the
+        static one: then the broker starts, and the key can be changed. Kafka, too, logs an error and starts.
+        """
+        texts = {**self._texts.cluster, **self._texts.node}
+        try:
+            self._config.set_dynamic(texts)
+        except ConfigError:
+            texts = replace_refused(texts, self._in_force)
+            self._config.set_dynamic(texts)
+        self._in_force = texts
         self.stores.follow()
         self._topic_configs.defaults_changed()
 
@@ -326,6 +336,23 @@ class ConfigManager:
             raise InvalidRequestError(
                 f"Unexpected broker id, expected {self._config.node_id} or empty string, but received {name}"
             )
+
+
+def replace_refused(texts: Mapping[str, str], former: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts, each whose value this version does not accept replaced by the ``former`` one, or left out if
+    there is none. Log an error for each.
+    """
+    usable = {}
+    for key, text in texts.items():
+        try:
+            parse_texts(select_known_texts({key: text}))
+        except ConfigError as error:
+            logger.error("cannot use a dynamic broker configuration, the former one stays in force: %s", error)
+            if key in former:
+                usable[key] = former[key]
+        else:
+            usable[key] = text
+    return usable
 
 
 def check_dynamic(texts: Mapping[str, str], old: Mapping[str, str], *, is_default: bool) -> None:

@@ -110,6 +110,8 @@ def test_an_invalid_dynamic_value_leaves_the_last_one_in_effect(tmp_path: Path) 
     admin.controller.commit([config(NODE_RESOURCE, "", "log.retention.ms", "7")])
     admin.controller.commit([config(NODE_RESOURCE, "", "log.retention.ms", "soon")])
     assert admin.config.values["log.retention.ms"] == 7
+    admin.controller.commit([config(NODE_RESOURCE, "", "log.segment.bytes", "2000000")])
+    assert (admin.config.values["log.retention.ms"], admin.config.values["log.segment.bytes"]) == (7, 2_000_000)
 
 
 class Watched:

@@ -14,6 +14,7 @@ from tidelog.broker.config.changes import Change, Operation, operation_of
 from tidelog.broker.config.description import ConfigEntry, ConfigSource, ConfigSynonym, unit_synonyms
 from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.controller.features import level_record
+from tidelog.broker.coordinator.group.assignment_interval import assignment_interval_ms
 from tidelog.broker.metadata.image_records import config_records
 from tidelog.log.config import TOPIC_CONFIG_DEF
 from tidelog.protocol.errors import (
@@ -201,6 +202,8 @@ def test_broker_changes_can_be_only_validated(admin: AdminBroker) -> None:
         ("1", [change("listeners", "PLAINTEXT://:1")], InvalidRequestError, "listeners"),
         ("1", [change("no.such.key", "1")], InvalidConfigError, "no.such.key"),
         ("1", [change("max.connections", "-1")], InvalidConfigError, "max.connections"),
+        ("", [change("log.roll.ms", "0")], InvalidConfigError, "log.roll.ms"),
+        ("1", [change("log.retention.ms", "-2")], InvalidConfigError, "log.retention.ms"),
         ("2", [], InvalidRequestError, "expected 1"),
         ("x", [], InvalidRequestError, "expected 1"),
     ],
@@ -211,6 +214,53 @@ def test_bad_broker_changes_are_refused(
     with pytest.raises(error, match=text):
         admin.configs.alter(BROKER, name, changes, False)
     assert admin.reopen().config.get_int("max.connections") == 2**31 - 1
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+@pytest.mark.parametrize("name", ["", "1"])
+@pytest.mark.parametrize("protocol", ["consumer", "share", "streams"])
+def test_a_brokers_value_for_groups_stays_within_its_bounds(
+    tmp_path: Path, protocol: str, name: str, validate_only: bool
+) -> None:
+    admin = AdminBroker(tmp_path, {f"group.{protocol}.min.assignment.interval.ms": "10"})
+    key = f"group.{protocol}.assignment.interval.ms"
+    for text, bound in (("15001", "max"), ("9", "min")):
+        with pytest.raises(InvalidConfigError, match=rf"{key}; .*group\.{protocol}\.{bound}\."):
+            admin.configs.alter(BROKER, name, [change(key, text)], validate_only)
+        with pytest.raises(InvalidConfigError, match=key):
+            admin.configs.replace(BROKER, name, {key: text}, validate_only)
+    admin.configs.alter(BROKER, name, [change(key, "15000")], validate_only)
+    assert admin.config.get_int(key) == (0 if validate_only else 15000)
+
+
+def test_a_clusters_value_beyond_its_bound_is_refused_though_a_nodes_hides_it(admin: AdminBroker) -> None:
+    key = "group.consumer.assignment.interval.ms"
+    admin.configs.alter(BROKER, "1", [change(key, "7")], False)
+    with pytest.raises(InvalidConfigError, match=key):
+        admin.configs.alter(BROKER, "", [change(key, "15001")], False)
+
+
+def test_a_stored_value_beyond_its_bound_lets_the_broker_start_and_change(tmp_path: Path) -> None:
+    admin = AdminBroker(tmp_path)
+    key = "group.share.assignment.interval.ms"
+    admin.configs.alter(BROKER, "", [change(key, "900")], False)
+    admin.texts["group.share.max.assignment.interval.ms"] = "500"
+    again = admin.reopen()
+    assert assignment_interval_ms(again.config, {}, "share") == 500
+    again.configs.alter(BROKER, "", [change("max.connections", "10")], False)
+    assert again.config.get_int("max.connections") == 10
+
+
+def test_a_stored_value_that_is_not_accepted_is_left_out(admin: AdminBroker, caplog: pytest.LogCaptureFixture) -> None:
+    admin.controller.commit(config_records((BROKER, ""), {}, {"log.roll.ms": "0", "max.connections": "10"}))
+    again = admin.reopen()
+    for config in (admin.config, again.config):
+        assert (config.get("log.roll.ms"), config.get_int("max.connections")) == (None, 10)
+    assert caplog.text.count("log.roll.ms") == 2
+    again.configs.alter(BROKER, "1", [change("max.connections", "11")], False)
+    assert again.config.get_int("max.connections") == 11
+    again.configs.alter(BROKER, "", [change("log.roll.ms", None, Operation.DELETE)], False)
+    assert again.config.get_int("max.connections") == 11
 
 
 def test_another_broker_cannot_be_described(admin: AdminBroker) -> None:
