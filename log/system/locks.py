@@ -13,16 +13,22 @@ _PROCESS, _FILE = 4, 5
 
 def holder_of(path: str) -> int | None:
     """Find the id of the process that has locked a file; None if none is listed. Locks of processes outside of this
-    container are not listed."""
+    container are not listed.
+
+    Files on several disks may have the same inode number, so the device counts, too. On btrfs and some overlays
+    ``stat`` tells another device than the list: then None is returned rather than a process that may be another one.
+    """
     try:
-        inode = os.stat(path).st_ino
+        status = os.stat(path)
         with open(LOCKS, encoding="ascii") as file:
             lines = [line.split() for line in file]
     except OSError:
         return None
+    # In hexadecimal digits, two at least, as the kernel prints them.
+    file_id = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     for fields in lines:
         if "->" in fields or len(fields) <= _FILE:
             continue  # this process waits for the lock, and does not hold it
-        if fields[_FILE].rpartition(":")[2] == str(inode) and fields[_PROCESS].isdecimal():
+        if fields[_FILE] == file_id and fields[_PROCESS].isdecimal():
             return int(fields[_PROCESS])
     return None
