@@ -22,7 +22,7 @@ from tidelog.log.fetch import LogEnd
 from tidelog.log.index.time_index import TimestampOffset
 from tidelog.log.producer.replay import replay_batch
 from tidelog.log.recovery.scan import SegmentScan
-from tidelog.log.segment.batch_scan import BatchHeader, parse_header
+from tidelog.log.segment.batch_scan import BatchHeader, crc_matches, parse_header
 from tidelog.log.segment.segment import BatchesToAppend, LogSegment
 from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
@@ -95,7 +95,7 @@ def _next_part(log: UnifiedLog, records: memoryview, max_leader_epoch: int) -> _
         active = _roll(log, _base_offset_of(records))
         part = _walk(log, active, records, max_leader_epoch)
     if part.size == 0 and part.is_stopped:
-        raise CorruptMessageError(_fault(log, _header_of(log, records)))
+        raise CorruptMessageError(_fault(log, active, records))
     return part
 
 
@@ -219,11 +219,20 @@ def _needs_segment(segment: LogSegment, header: BatchHeader) -> bool:
     return is_far or segment.offset_index.room <= 0 or segment.time_index.room <= 0
 
 
-def _fault(log: UnifiedLog, header: BatchHeader) -> str:
-    """Return the message of an error about a batch of the leader that cannot be appended."""
+def _fault(log: UnifiedLog, segment: LogSegment, records: memoryview) -> str:
+    """Return the message of an error about the batch at the front of ``records``, which cannot be appended to
+    ``segment``. The walk does not tell why it stopped, so its checks are made again. Raises CorruptMessageError."""
+    header = _header_of(log, records)
     where = f"{log.topic_partition}: the leader's batch at offset {header.base_offset}"
     if header.magic != MAGIC_V2:
         return f"{where} has message format {header.magic}"
     if header.base_offset < log.log_end_offset:
         return f"{where} begins before {log.log_end_offset}, where the log ends"
-    return f"{where} has a wrong checksum"
+    if not crc_matches(header, records[: header.size]):
+        return f"{where} has a wrong checksum"
+    if header.last_offset - segment.base_offset > _MAX_RELATIVE_OFFSET:
+        return f"{where} ends too far from {segment.base_offset}, where its segment begins"
+    for index in (segment.offset_index, segment.time_index):
+        if index.room <= 0:
+            return f"{where} fits into no segment: {index.path} is full"
+    return f"{where} cannot be appended, and no reason was found"

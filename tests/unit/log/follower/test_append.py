@@ -235,6 +235,33 @@ class TestDamage:
             append_as_follower(pair.follower, records, FOREVER)
         assert sorted(values(pair.follower)) == [0, 1], "the batch before it is sound"
 
+    @pytest.mark.parametrize(
+        ("base_offset", "reason"),
+        [
+            (120, r"00000000000000000000\.(time)?index is full"),
+            (5_000_000_000, "too far from 0, where its segment begins"),
+        ],
+    )
+    def test_what_stopped_the_walk_is_reported(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base_offset: int, reason: str
+    ) -> None:
+        """Even if the roll that should make room made none."""
+        bench = LogBench(str(tmp_path), **{**SIZES, "segment_bytes": 1 << 20, "segment_index_bytes": 36})
+        log = bench.open()
+        monkeypatch.setattr(follower_append, "_roll", lambda log, _base_offset: log.segments.active)
+        sound = batch(2)
+        while log.segments.active.offset_index.room > 0 and log.segments.active.time_index.room > 0:
+            sound[:8] = log.log_end_offset.to_bytes(8, "big")
+            append_as_follower(log, memoryview(sound), FOREVER)
+        sound[:8] = base_offset.to_bytes(8, "big")
+        several = bytearray(sound * 4)  # an entry is not due at each batch
+        for number in range(4):
+            start = number * len(sound)
+            several[start : start + 8] = (base_offset + 2 * number).to_bytes(8, "big")
+        with pytest.raises(CorruptMessageError, match=reason):
+            append_as_follower(log, memoryview(several), FOREVER)
+        assert len(log.segments) == 1
+
     def test_impossible_lengths_are_reported(self, pair: Pair) -> None:
         with pytest.raises(CorruptMessageError, match="impossible"):
             append_as_follower(pair.follower, self.damaged(pair, 8, 255), FOREVER)
