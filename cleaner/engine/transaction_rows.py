@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tidelog.cleaner.engine.arrays import IntegerArray
@@ -19,17 +21,17 @@ class TransactionRows:
 
     def __init__(
         self,
-        aborted: list[tuple[int, int, int]],
-        last_batches: list[tuple[int, int]],
-        fences: list[tuple[int, int]],
+        aborted: Sequence[tuple[int, int, int]],
+        last_batches: Sequence[tuple[int, int]] | IntegerArray,
+        fences: Sequence[tuple[int, int]] | IntegerArray,
         *,
         now_ms: int,
         end_offset: int,
     ) -> None:
-        self.aborted = np.array(sorted(aborted), np.int64).reshape(-1, 3)
-        self.last_batches = np.array(sorted(last_batches), np.int64).reshape(-1, 2)
+        self.aborted = _sort_rows(aborted, 3)
+        self.last_batches = _sort_rows(last_batches, 2)
         self.last_offsets = np.ascontiguousarray(self.last_batches[:, 0])
-        self.fences = np.array(sorted(fences), np.int64).reshape(-1, 2)
+        self.fences = _sort_rows(fences, 2)
         self.now_ms = now_ms
         self.end_offset = end_offset
         self.open_producers: set[int] = set()  # used by the reference
@@ -42,3 +44,10 @@ class TransactionRows:
 
     def restore(self, snapshot: tuple[set[int], IntegerArray, int]) -> None:
         self.open_producers, self.producers, self.producers_used = set(snapshot[0]), snapshot[1].copy(), snapshot[2]
+
+
+def _sort_rows(rows: Sequence[tuple[int, ...]] | IntegerArray, columns: int) -> IntegerArray:
+    """Sort rows by their columns, the first one first. Python's sort of a million tuples would hold the interpreter
+    lock all the time, and appends on the event loop would wait."""
+    table = np.asarray(rows, np.int64).reshape(-1, columns)
+    return np.ascontiguousarray(table[np.lexsort(table.T[::-1])])

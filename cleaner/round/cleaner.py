@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,7 +38,9 @@ from tidelog.cleaner.round.stretches import Stretch
 from tidelog.cleaner.round.superseded import KeyIndex, Section
 from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.log.index_proof import ensure_proven
+from tidelog.log.producer.state import EXPIRED_UNDER_LOCK, ProducerEntry, producers_in_parts
 from tidelog.log.segment.segment import LogSegment
+from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
@@ -47,6 +50,9 @@ _BEFORE_ALL_MS = -(2**63)
 
 #: Dirty bytes for each byte of a new map: with a key in every third record of 100 bytes, the map need not grow.
 DATA_PER_MAP_BYTE = 16
+
+#: Largest number of producers that are read under the log's lock at a time.
+PRODUCERS_UNDER_LOCK = EXPIRED_UNDER_LOCK
 
 
 @dataclass(slots=True)
@@ -103,6 +109,44 @@ class RoundHooks:
     progress: Callable[[int], None] = lambda _offset: None
 
 
+class ProducerNeeds(NamedTuple):
+    """The needs of producers: (last offset, producer id) of the batches with their last sequences, and
+    (producer id, epoch) of producers that are known by a marker only."""
+
+    last_batches: IntegerArray
+    fences: IntegerArray
+
+
+NO_NEEDS = ProducerNeeds(np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64))
+
+
+def read_needs(log: UnifiedLog, clean_bound: int) -> ProducerNeeds:
+    """Read what the producers need of the log, some of them under its lock at a time: appends wait for it.
+
+    A producer that is added or writes between two parts needs records at the log's end, above the round's section: at
+    worst an older batch of it is kept, too. A truncation builds another state, in another order. Raises
+    CleaningAbortedError after one, which ``clean_bound`` shows.
+    """
+    parts, tables = producers_in_parts(log.producer_state, PRODUCERS_UNDER_LOCK), [np.zeros((0, 3), np.int64)]
+    part: list[ProducerEntry] | None = []
+    while part is not None:
+        with log.lock:
+            _abort_if_truncated(log, clean_bound)
+            part = next(parts, None)
+            rows = [(entry.last_offset, entry.producer_id, entry.producer_epoch) for entry in part or ()]
+        tables.append(np.array(rows, np.int64).reshape(-1, 3))
+    table = np.concatenate(tables)
+    is_fence = table[:, 0] < 0
+    return ProducerNeeds(table[~is_fence, :2], table[is_fence, 1:])
+
+
+def _abort_if_truncated(log: UnifiedLog, clean_bound: int) -> None:
+    """Raise CleaningAbortedError if the log was truncated in the round: then an earlier batch of a producer may be its
+    last one again. Under the log's lock."""
+    if log.clean_bound < clean_bound:
+        raise CleaningAbortedError(f"the log of {log.topic_partition} was truncated")
+
+
 @dataclass(frozen=True, slots=True)
 class _Copy:
     """Destination of a group of segments, and the transactions' state in the copy pass."""
@@ -156,6 +200,8 @@ class CleaningRound:
         self._out_table: IntegerArray = np.zeros((TABLE_ROWS, at.OUT_COLUMNS), np.int64)
         self._counts: IntegerArray = np.zeros(at.STATS, np.int64)
         self._aborted: list[AbortedTxn] = []
+        self._clean_bound = log.clean_bound  # a truncation lowers it
+        self._needs = NO_NEEDS
         self.stats = CleanerStats()
 
     def close(self) -> None:
@@ -173,6 +219,7 @@ class CleaningRound:
                 ensure_proven(self._log, segment)
             self._aborted = self._log.collect_aborted_transactions(start, end) if end > start else []
             self._aborted.sort()
+            self._needs = read_needs(self._log, self._clean_bound)
             self._index.build(self._reader, clean, dirty, self._transactions)
         self.stats.bytes_indexed = self._reader.bytes_read
         if not dry_run:
@@ -195,14 +242,10 @@ class CleaningRound:
 
     def _transactions(self) -> TransactionRows:
         """Build the transactions' state for a pass, with the batches and epochs that producers still need."""
-        with self._log.lock:
-            producers = [
-                (p.producer_id, p.producer_epoch, p.last_offset) for p in self._log.producer_state.producers.values()
-            ]
         return TransactionRows(
             [(txn.producer_id, txn.first_offset, txn.last_offset) for txn in self._aborted],
-            [(last_offset, producer_id) for producer_id, _, last_offset in producers if last_offset >= 0],
-            [(producer_id, epoch) for producer_id, epoch, last_offset in producers if last_offset < 0],
+            self._needs.last_batches,
+            self._needs.fences,
             now_ms=self._times.now,
             end_offset=self._cleanable.first_uncleanable_offset,
         )
@@ -317,6 +360,7 @@ class CleaningRound:
 
         def check() -> None:
             self._hooks.check(0)
+            _abort_if_truncated(log, self._clean_bound)
             # Retention or truncation may have removed a segment meanwhile; the new one must not bring its records back.
             gone = log.segments.active in group or any(segment not in log.segments for segment in group)
             if log.is_closed or gone or [segment.size for segment in group] != sizes:
