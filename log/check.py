@@ -69,22 +69,56 @@ class IndexFindings(NamedTuple):
     unchecked: list[Finding]
 
 
+class _IndexEntry(NamedTuple):
+    """An entry of an offset index. ``limit``: the position of the next one, before which its append must end."""
+
+    position: int
+    offset: int
+    limit: int
+
+
 class _SegmentSummary(NamedTuple):
     """Summary of a record file, with which its indices are compared."""
 
     size: int
-    batch_ends: dict[int, int]  # position of a batch -> its last offset
+    batches: set[int]  # their positions
     next_offset: int
     largest_timestamp: int
-    offsets: set[int]
+    positions: dict[int, int]  # last offset of a batch -> its position
     damaged_bytes: list[tuple[int, int]]  # first byte, and the one after the last
     lost_offsets: list[tuple[int, int]]
 
     def is_damaged_at(self, position: int) -> bool:
         return any(first <= position < end for first, end in self.damaged_bytes)
 
+    def is_damaged_between(self, position: int, limit: int) -> bool:
+        return any(first < limit and position < end for first, end in self.damaged_bytes)
+
     def is_lost(self, offset: int) -> bool:
         return any(first <= offset < end for first, end in self.lost_offsets)
+
+    def is_uncertain(self, entry: _IndexEntry) -> bool:
+        """Return whether damage hides the batch at which an entry of the offset index points, or the one that ends at
+        its offset."""
+        position, offset, limit = entry
+        return self.is_damaged_at(position) or (
+            position in self.batches and self.is_lost(offset) and self.is_damaged_between(position, limit)
+        )
+
+    def fault_of(self, entry: _IndexEntry) -> str:
+        """Describe what is wrong with an entry of the offset index; empty if nothing is.
+
+        Apache Kafka writes an entry for an append, which is several batches if a follower fetched them at once: the
+        last offset of all, and the position of the first.
+        """
+        position, offset, limit = entry
+        if self.is_uncertain(entry):
+            return ""
+        if position not in self.batches:
+            return f"no batch begins at byte {position}"
+        if position <= self.positions.get(offset, -1) < limit:
+            return ""
+        return f"no batch from byte {position} up to the next entry's has the last offset {offset}"
 
 
 def check_directory(file_system: FileSystem, directory: str) -> list[Finding]:
@@ -106,7 +140,7 @@ def check_indices(file_system: FileSystem, directory: str, base_offset: int) -> 
 
 
 def iter_indexed_batches(file_system: FileSystem, directory: str, base_offset: int) -> Iterator[tuple[int, int]]:
-    """Yield byte position and last offset of the batches that a segment's offset index names, if it has one."""
+    """Yield byte position and last offset of the appends that a segment's offset index names, if it has one."""
     name = file_name(base_offset, INDEX_SUFFIX)
     present = {name} if file_system.exists(os.path.join(directory, name)) else set()
     yield from _Checker(file_system, directory, present).iter_indexed_batches(base_offset)
@@ -159,7 +193,7 @@ class _Checker:
     def _read_segment(self, base: int, findings: list[Finding]) -> _SegmentSummary:
         path = self._path(base, LOG_SUFFIX)
         file = self._open(path)
-        ends: dict[int, int] = {}
+        positions: dict[int, int] = {}
         damaged: list[tuple[int, int]] = []
         lost: list[tuple[int, int]] = []
         largest, position, size = -1, 0, file.size()
@@ -173,7 +207,7 @@ class _Checker:
                     self._report_lost(path, header, findings)
                     self._next_offset = header.last_offset + 1
                     largest = max(largest, header.max_timestamp)
-                    ends[header.position] = header.last_offset
+                    positions[header.last_offset] = header.position
                     self._follow_transactions(header, batch)
                 if position < size:
                     findings.append(
@@ -187,7 +221,8 @@ class _Checker:
             file.close()
         if self._is_damaged:
             lost.append((self._next_offset, sys.maxsize))
-        return _SegmentSummary(size, ends, self._next_offset, largest, set(ends.values()), damaged, lost)
+        batches = set(positions.values())
+        return _SegmentSummary(size, batches, self._next_offset, largest, positions, damaged, lost)
 
     def _whole_batches(self, file: OpenFile, position: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Iterate over the batches up to the first damaged or incomplete one. ``_fault`` describes the damage then."""
@@ -210,7 +245,7 @@ class _Checker:
         self._is_damaged = False
 
     def iter_indexed_batches(self, base: int) -> Iterator[tuple[int, int]]:
-        """Yield byte position and last offset of the batches that the offset index names."""
+        """Yield byte position and last offset of the appends that the offset index names."""
         path = self._path(base, INDEX_SUFFIX)
         for slot, (relative, position) in self._entries(path, OffsetIndex.ENTRY.size, OffsetIndex.ENTRY.unpack_from):
             if slot and relative == 0:
@@ -246,8 +281,7 @@ class _Checker:
 
     def _list_unchecked(self, base: int, summary: _SegmentSummary) -> Iterator[Finding]:
         """Yield a finding for each index that has entries for damaged bytes of the segment."""
-        positions = [position for position, _ in self.iter_indexed_batches(base)]
-        slots = [slot for slot, position in enumerate(positions) if summary.is_damaged_at(position)]
+        slots = [slot for slot, entry in enumerate(self._index_entries(base)) if summary.is_uncertain(entry)]
         if slots:
             yield Finding(self._path(base, INDEX_SUFFIX), slots[0], _count_unchecked(slots))
         path = self._path(base, TIME_INDEX_SUFFIX)
@@ -258,18 +292,24 @@ class _Checker:
         if slots:
             yield Finding(path, slots[0], _count_unchecked(slots))
 
+    def _index_entries(self, base: int) -> list[_IndexEntry]:
+        """Read the offset index, up to the zeros after its entries, in a log that was not closed."""
+        found = list(self.iter_indexed_batches(base))
+        limits = [*(position for position, _ in found[1:]), sys.maxsize]
+        return [
+            _IndexEntry(position, offset, limit if limit > position else sys.maxsize)
+            for (position, offset), limit in zip(found, limits, strict=False)
+        ]
+
     def _check_offset_index(self, base: int, summary: _SegmentSummary) -> Iterator[Finding]:
         path = self._path(base, INDEX_SUFFIX)
         previous = (base - 1, -1)
-        for slot, (relative, position) in self._entries(path, OffsetIndex.ENTRY.size, OffsetIndex.ENTRY.unpack_from):
-            offset = base + relative
-            if slot and relative == 0:
-                break  # zeros after the entries, in the index of a log that was not closed
-            if offset <= previous[0] or position <= previous[1]:
-                yield Finding(path, slot, f"entry ({offset}, {position}) does not follow {previous}")
-            if summary.batch_ends.get(position) != offset and not summary.is_damaged_at(position):
-                yield Finding(path, slot, f"no batch with last offset {offset} begins at byte {position}")
-            previous = (offset, position)
+        for slot, entry in enumerate(self._index_entries(base)):
+            if entry.offset <= previous[0] or entry.position <= previous[1]:
+                yield Finding(path, slot, f"entry ({entry.offset}, {entry.position}) does not follow {previous}")
+            if fault := summary.fault_of(entry):
+                yield Finding(path, slot, fault)
+            previous = (entry.offset, entry.position)
 
     def _check_time_index(self, base: int, summary: _SegmentSummary) -> Iterator[Finding]:
         path = self._path(base, TIME_INDEX_SUFFIX)
@@ -280,7 +320,7 @@ class _Checker:
                 break
             if timestamp <= previous[0] or offset < previous[1]:
                 yield Finding(path, slot, f"entry ({timestamp}, {offset}) does not follow {previous}")
-            if offset not in summary.offsets and not summary.is_lost(offset):
+            if offset not in summary.positions and not summary.is_lost(offset):
                 yield Finding(path, slot, f"no batch ends at offset {offset}")
             previous = (timestamp, offset)
         if previous[0] > summary.largest_timestamp and not summary.damaged_bytes:

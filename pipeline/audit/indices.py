@@ -1,8 +1,12 @@
 """The check of a segment's offset and time index against its batches, during the audit's single walk over them.
 
-    offset index   each entry has the byte at which a batch begins, and the batch's last offset; both ascend
+    offset index   each entry has the byte at which a batch begins, and the last offset of that batch or of one after it
+                   and before the next entry's; both ascend
     time index     each entry's offset lies in a batch whose largest timestamp is the entry's; timestamps ascend;
                    a closed segment's last entry is the segment's largest timestamp
+
+Apache Kafka writes an entry for an append, which is several batches if a follower fetched them at once: the last offset
+of all, and the position of the first.
 
 Zeros after the entries, in a log that was not closed, are not a fault. An entry without a batch at the end of the walk
 is a fault. Arrays are int64; one thread.
@@ -21,6 +25,8 @@ from tidelog.pipeline.engine.reference import IntegerArray
 from tidelog.pipeline.files.segment_files import SegmentFile
 from tidelog.pipeline.files.sources import OpenSegment
 
+BooleanArray = np.ndarray[Any, np.dtype[np.bool_]]
+
 _OFFSET_ENTRY = np.dtype([("relative", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative", ">i4")])
 _MAX_FAULTS = 20
@@ -37,7 +43,8 @@ class IndexFault:
 
 @dataclass(slots=True)
 class IndexCheck:
-    """The entries of one segment's indices, and for each whether a batch so far agrees with it (1) or not (-1)."""
+    """The entries of one segment's indices, and which of them agree with the batches so far: of the offset index, those
+    at whose position a batch begins, and those at whose offset one of their batches ends."""
 
     offset_path: str
     time_path: str
@@ -48,8 +55,10 @@ class IndexCheck:
     faults: list[IndexFault] = field(default_factory=list)
     fault_count: int = 0
     missing: tuple[str, ...] = ()
-    _answered: IntegerArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    _time_answered: IntegerArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    _limits: IntegerArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    _begun: BooleanArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    _ended: BooleanArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    _time_answered: BooleanArray = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     @classmethod
     def open(cls, segment: SegmentFile) -> IndexCheck:
@@ -70,7 +79,9 @@ class IndexCheck:
             segment.base_offset + time_relative[:time_count],
             missing=tuple(path for path, there in ((offset_path, has_offsets), (time_path, has_times)) if not there),
         )
-        check._answered, check._time_answered = np.zeros(count, np.int64), np.zeros(time_count, np.int64)
+        check._begun, check._ended = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        check._time_answered = np.zeros(time_count, np.bool_)
+        check._limits = _limits_of(check.positions)
         check._check_order()
         return check
 
@@ -90,33 +101,36 @@ class IndexCheck:
         if not len(rows):
             return
         last, base, largest = rows[:, at.LAST_OFFSET], rows[:, at.BASE_OFFSET], rows[:, at.MAX_TIMESTAMP]
-        first, end = np.searchsorted(self.positions, (positions[0], positions[-1]), side="left")
-        end += int(end < len(self.positions) and self.positions[end] == positions[-1])
-        if end > first:
-            batch = np.searchsorted(positions, self.positions[first:end])
-            agrees = (positions[batch] == self.positions[first:end]) & (last[batch] == self.offsets[first:end])
-            self._answered[first:end] = np.where(agrees, 1, -1)
-        first = int(np.searchsorted(self.time_offsets, base[0], side="left"))
-        end = int(np.searchsorted(self.time_offsets, last[-1], side="right"))
-        if end > first:
-            wanted = self.time_offsets[first:end]
-            batch = np.searchsorted(last, wanted)
-            agrees = (base[batch] <= wanted) & (largest[batch] == self.timestamps[first:end])
-            self._time_answered[first:end] = np.where(agrees, 1, -1)
+        here = _entries_between(self.positions, positions[0], positions[-1])
+        batch = _find(positions, self.positions[here])
+        self._begun[here] = positions[batch] == self.positions[here]
+        here = _entries_between(self.offsets, last[0], last[-1])
+        batch = _find(last, self.offsets[here])
+        within = (self.positions[here] <= positions[batch]) & (positions[batch] < self._limits[here])
+        self._ended[here] = within & (last[batch] == self.offsets[here])
+        here = _entries_between(self.time_offsets, base[0], last[-1])
+        wanted = self.time_offsets[here]
+        batch = _find(last, wanted)
+        self._time_answered[here] = (base[batch] <= wanted) & (largest[batch] == self.timestamps[here])
 
     def finish(self, largest_timestamp: int, *, is_closed: bool, is_whole: bool) -> None:
         """Finish the check after the walk. With damage (``is_whole`` false) an entry without its batch is not a
         fault."""
         if is_whole:
-            for slot in np.flatnonzero(self._answered != 1).tolist():
-                offset, position = int(self.offsets[slot]), int(self.positions[slot])
-                self._add_fault(self.offset_path, slot, f"no batch with last offset {offset} begins at byte {position}")
-            for slot in np.flatnonzero(self._time_answered != 1).tolist():
+            for slot in np.flatnonzero(~(self._begun & self._ended)).tolist():
+                self._add_fault(self.offset_path, slot, self._fault_of(slot))
+            for slot in np.flatnonzero(~self._time_answered).tolist():
                 timestamp, offset = int(self.timestamps[slot]), int(self.time_offsets[slot])
                 self._add_fault(self.time_path, slot, f"no batch of timestamp {timestamp} holds offset {offset}")
         last = int(self.timestamps[-1]) if len(self.timestamps) else -1
         if is_closed and is_whole and not self.missing and last != largest_timestamp:
             self._add_fault(self.time_path, -1, f"ends with timestamp {last}, the largest is {largest_timestamp}")
+
+    def _fault_of(self, slot: int) -> str:
+        offset, position = int(self.offsets[slot]), int(self.positions[slot])
+        if not self._begun[slot]:
+            return f"no batch begins at byte {position}"
+        return f"no batch from byte {position} up to the next entry's has the last offset {offset}"
 
     def _check_order(self) -> None:
         for slot in (np.flatnonzero((np.diff(self.offsets) <= 0) | (np.diff(self.positions) <= 0)) + 1).tolist():
@@ -143,7 +157,24 @@ def _read(path: str, entry: np.dtype[Any]) -> tuple[np.ndarray[Any, Any], bool]:
     return np.frombuffer(data, entry, len(data) // entry.itemsize), True
 
 
-def _count_entries(empty: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
+def _limits_of(positions: IntegerArray) -> IntegerArray:
+    """Return for each entry the position before which its append must end: that of the next entry, if it ascends."""
+    limits = np.full(len(positions), np.iinfo(np.int64).max)
+    limits[:-1] = np.where(positions[1:] > positions[:-1], positions[1:], limits[:-1])
+    return limits
+
+
+def _entries_between(column: IntegerArray, first: np.int64, last: np.int64) -> slice:
+    """Find the entries from ``first`` to ``last``."""
+    return slice(int(np.searchsorted(column, first, side="left")), int(np.searchsorted(column, last, side="right")))
+
+
+def _find(column: IntegerArray, wanted: IntegerArray) -> IntegerArray:
+    """Find the first batch whose value is at least the wanted one, or the last batch: entries may not ascend."""
+    return np.minimum(np.searchsorted(column, wanted), len(column) - 1)
+
+
+def _count_entries(empty: BooleanArray) -> int:
     """Count the entries before the zeros at the end. A segment's first batch gets no entry, so no entry has position
     0."""
     return int(empty.argmax()) if empty.any() else len(empty)

@@ -103,7 +103,7 @@ class SparseIndex:
 
 
 def offset_index(file: SegmentFile, count: ReadCount | None = None) -> SparseIndex:
-    """Open the offset index: relative offset of a batch's last record -> byte position of the batch."""
+    """Open the offset index: relative last offset of an append -> byte position of its first batch."""
     return SparseIndex(file.sibling(".index"), _OFFSET_ENTRY, count)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections import Counter
 from pathlib import Path
 
@@ -179,6 +180,28 @@ def test_entries_that_contradict_the_records_are_counted_and_logged(
     log = bench.open(clean=True, recovery_point=4)
     assert "rebuilding indices of segment 0" in caplog.text
     assert bench.environment.damage.indices == 1
+    assert list(values(log)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
+@pytest.mark.parametrize(("last", "first", "is_sound"), [(2, 1, True), (3, 1, True), (3, 3, True), (1, 2, False)])
+def test_an_entry_of_an_append_of_several_batches_is_no_damage(
+    tmp_path: Path, clean: bool, last: int, first: int, is_sound: bool
+) -> None:
+    """A follower of Apache Kafka appends the batches of a fetch at once: last offset of all, position of the first."""
+    bench = LogBench(str(tmp_path), index_interval_bytes=100000)
+    log = bench.open()
+    for _ in range(4):
+        append(log, batch())
+    log.roll()
+    log.flush()
+    positions = [header.position for header in log.segments[0].headers()]
+    path = log.segments[0].offset_index.path
+    log.close()
+    Path(path).write_bytes(struct.pack(">ii", last, positions[first]))
+    log = bench.open(clean=clean, recovery_point=4)
+    assert bench.environment.damage.indices == (0 if is_sound else 1)
+    assert log.segments[0].offset_index.entries == (1 if is_sound else 0)
     assert list(values(log)) == [0, 1, 2, 3]
 
 

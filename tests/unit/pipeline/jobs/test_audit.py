@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -218,7 +219,7 @@ def test_a_damaged_transaction_index_is_reported(data: DataDirectory) -> None:
 
 @pytest.mark.parametrize(
     ("suffix", "slot_bytes", "message"),
-    [(".index", 8, "no batch with last offset"), (".timeindex", 12, "no batch of timestamp")],
+    [(".index", 8, "no batch begins at byte"), (".timeindex", 12, "no batch of timestamp")],
 )
 def test_index_entries_that_point_at_nothing_are_reported(
     data: DataDirectory, suffix: str, slot_bytes: int, message: str
@@ -231,6 +232,66 @@ def test_index_entries_that_point_at_nothing_are_reported(
     result = run(data)
     assert any(message in fault for fault in findings(only(result))), findings(only(result))
     assert result.total("index_faults") == 1
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8192])
+@pytest.mark.parametrize(
+    ("entries", "wrong"),
+    [
+        ([(2, 1)], 0),
+        ([(2, 1), (3, 3)], 0),
+        ([(3, 1)], 0),
+        ([(3, 2)], 0),
+        ([(1, 2)], 1),
+        ([(4, 1)], 1),
+        ([(2, 1), (3, 2)], 1),
+        ([(2, 1), (3, 4)], 1),
+        ([(0, 4), (3, 2)], 2),
+    ],
+)
+def test_entries_of_appends_of_several_batches_are_sound(
+    data: DataDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+    entries: list[tuple[int, int]],
+    wrong: int,
+) -> None:
+    """A follower of Apache Kafka appends the batches of a fetch at once: last offset of all, position of the first."""
+    log = data.log("orders")
+    fill(log, 4)
+    positions = [*batch_positions(log), log.segments.first.size]
+    data.close()
+    path = segment_paths(data)[0].with_suffix(".index")
+    path.write_bytes(b"".join(struct.pack(">ii", 5 * last + 4, positions[at]) for last, at in entries))
+    monkeypatch.setattr(audit_segment, "TABLE_ROWS", rows)
+    result = run(data)
+    assert result.total("index_faults") == wrong
+    assert len(findings(only(result))) == wrong
+
+
+@pytest.mark.parametrize("entries", [[3, 1, 2], [9, 9, 1, 0, 2], [1, 9, 2], [2, 2, 0, 1, 3]])
+@pytest.mark.parametrize(("suffix", "entry"), [(".index", ">ii"), (".timeindex", ">qi")])
+@pytest.mark.parametrize("rows", [1, 8192])
+def test_entries_that_do_not_ascend_are_reported(
+    data: DataDirectory, monkeypatch: pytest.MonkeyPatch, entries: list[int], suffix: str, entry: str, rows: int
+) -> None:
+    log = data.log("orders")
+    fill(log, 4)
+    positions = [*batch_positions(log), *([log.segments.first.size] * 9)]
+    data.close()
+    fields = [(5 * at + 4, positions[at]) if suffix == ".index" else (NOW_MS + at, 5 * at + 4) for at in entries]
+    segment_paths(data)[0].with_suffix(suffix).write_bytes(b"".join(struct.pack(entry, *pair) for pair in fields))
+    monkeypatch.setattr(audit_segment, "TABLE_ROWS", rows)
+    assert run(data).total("index_faults") > 0
+
+
+def test_an_entry_of_an_offset_within_a_batch_is_reported(data: DataDirectory) -> None:
+    log = data.log("orders")
+    fill(log, 4)
+    position = batch_positions(log)[1]
+    data.close()
+    segment_paths(data)[0].with_suffix(".index").write_bytes(struct.pack(">ii", 13, position))
+    assert any("has the last offset 13" in fault for fault in findings(only(run(data))))
 
 
 def test_a_missing_index_is_reported(data: DataDirectory) -> None:

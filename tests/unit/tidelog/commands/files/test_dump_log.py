@@ -98,6 +98,62 @@ def test_entries_for_damaged_bytes_are_not_called_sane(directory: Path, size: in
     assert dump(directory / INDEX).code == 0, "no entry is wrong"
 
 
+def write_index(directory: Path, size: int, entries: Sequence[tuple[int, int]]) -> None:
+    """Write the offset index of (last offset, number of the batch at its position)."""
+    (directory / INDEX).write_bytes(b"".join(struct.pack(">ii", offset, at * size) for offset, at in entries))
+
+
+@pytest.mark.parametrize("entries", [[(2, 1)], [(2, 1), (3, 3), (7, 4)], [(7, 1)], [(1, 1), (6, 5), (7, 7)]])
+def test_entries_of_appends_of_several_batches_are_sound(
+    directory: Path, size: int, entries: Sequence[tuple[int, int]], dump: Dump
+) -> None:
+    """A follower of Apache Kafka appends the batches of a fetch at once: last offset of all, position of the first."""
+    write_index(directory, size, entries)
+    printed = dump("--index-sanity-check", directory / INDEX)
+    assert (printed.code, printed.err) == (0, [])
+    assert main(["check", str(directory)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("entries", "wrong"),
+    [
+        ([(2, 3)], [0]),
+        ([(8, 1)], [0]),
+        ([(3, 1), (4, 3)], [0]),
+        ([(3, 1), (4, 2), (5, 3), (6, 6)], [0, 1]),
+        ([(1, 1), (3, 8)], [1]),
+    ],
+    ids=["before its batch", "after the end", "in the next append", "shifted", "beyond the file"],
+)
+def test_entries_that_no_append_could_have_made_are_wrong(
+    directory: Path, size: int, entries: Sequence[tuple[int, int]], wrong: list[int], dump: Dump
+) -> None:
+    write_index(directory, size, entries)
+    printed = dump("--index-sanity-check", directory / INDEX)
+    assert printed.code == 1
+    assert [line.split(": ")[0] for line in printed.err] == [f"{directory / INDEX} at {slot}" for slot in wrong]
+    assert main(["check", str(directory)]) == 1
+
+
+def test_an_entry_within_a_batch_is_wrong(directory: Path, size: int, dump: Dump) -> None:
+    (directory / INDEX).write_bytes(struct.pack(">ii", 3, size + 1))
+    printed = dump("--index-sanity-check", directory / INDEX)
+    assert printed.err == [f"{directory / INDEX} at 0: no batch begins at byte {size + 1}"]
+
+
+def test_an_entry_whose_last_batch_is_damaged_is_not_called_sane_or_wrong(
+    directory: Path, size: int, dump: Dump
+) -> None:
+    write_index(directory, size, [(2, 1), (5, 3)])
+    overwrite(directory / LOG, 2 * size + 65, b"\xff")
+    printed = dump("--index-sanity-check", directory / INDEX)
+    assert printed.code == 1
+    assert printed.err == [
+        f"{directory / INDEX} at 0: 1 of its entries cannot be compared with the segment, which is damaged there"
+    ]
+    assert dump(directory / INDEX).code == 0, "no entry is wrong"
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("data", [bytes(range(77)), b"\0" * 24, b""], ids=["noise", "zeros", "empty"])
 def test_an_index_without_a_segment_does_not_pass(tmp_path: Path, suffix: str, data: bytes, dump: Dump) -> None:
