@@ -117,12 +117,13 @@ def _hash_records(
     for row in range(count):
         length, at = read_varint(data, at)
         end = at + length
-        if length < 0 or end > len(data):
-            raise MalformedSectionError(f"record {row} ends after its batch")
-        timestamp_delta, at = read_varlong(data, at + 1)
-        offset_delta, at = read_varint(data, at)
-        key, at = _field(data, at, end)
-        value, at = _field(data, at, end)
+        if length < 1 or end > len(data):
+            raise MalformedSectionError(f"record {row} is empty or ends after its batch")
+        record = data[at:end]  # nothing beyond it is read
+        timestamp_delta, at = read_varlong(record, 1)
+        offset_delta, at = read_varint(record, at)
+        key, at = _field(record, at)
+        value, at = _field(record, at)
         timestamp = append_time if append_time >= 0 else _wrap(base_timestamp + timestamp_delta)
         out[0][row], out[1][row] = _wrap(base_offset + offset_delta), timestamp
         out[2][row] = record_hash(base_offset + offset_delta, timestamp, key, value)
@@ -163,11 +164,11 @@ def bases_of(row: list[int]) -> tuple[int, int, int]:
     return row[BASE_OFFSET], row[BASE_TIMESTAMP], append_time
 
 
-def _field(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+def _field(data: bytes, at: int) -> tuple[bytes | None, int]:
     length, at = read_varint(data, at)
     if length < 0:
         return None, at
-    if at + length > end:
+    if at + length > len(data):
         raise MalformedSectionError("a field ends after its record")
     return data[at : at + length], at + length
 

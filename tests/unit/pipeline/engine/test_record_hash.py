@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.depth import DEPTH
@@ -75,6 +75,21 @@ def test_hashes_are_equal_for_good_and_damaged_sections(
         times = [append_time if append_time >= 0 else record.timestamp for record in records]
         hashes = [reference.record_hash(r.offset, time, r.key, r.value) for r, time in zip(records, times, strict=True)]
         assert found[1] == [[r.offset for r in records], times, hashes]
+
+
+#: Sections that end within a record, or whose records are longer or shorter than their fields.
+SMALL = st.one_of(
+    st.binary(max_size=24), st.lists(st.sampled_from(bytes([0, 1, 2, 4, 6, 10, 12, 14, 128])), max_size=24).map(bytes)
+)
+
+
+@settings(max_examples=100 * DEPTH)
+@given(SMALL, st.integers(0, 4))
+@example(bytes.fromhex("02000c000101010100"), 2)
+@example(bytes.fromhex("000e00000101010000"), 2)
+def test_sections_of_any_bytes_are_hashed_or_refused_alike(section: bytes, count: int) -> None:
+    expected = hashed(reference, section, (5, 7, -1), count)
+    assert [hashed(routines, section, (5, 7, -1), count) for routines in ROUTINES] == [expected, expected]
 
 
 def test_fields_of_every_length_hash_alike() -> None:
