@@ -84,7 +84,7 @@ def find_files(paths: Iterable[str]) -> list[str]:
             found.append(path)
         else:
             raise BadRequestError(f"{path} does not exist: expected a Parquet file or a directory of them")
-    return [os.path.abspath(path) for path in dict.fromkeys(found)]
+    return list(dict.fromkeys(map(os.path.abspath, found)))
 
 
 def backfill(

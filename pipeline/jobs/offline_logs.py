@@ -149,10 +149,12 @@ class OfflineLogs:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Restore the markers if the work has succeeded, and unlock the directories."""
-        if error is None:
-            for path, content in self._markers.items():
-                self._file_system.replace_file(os.path.join(path, CLEAN_SHUTDOWN_FILE), content)
-        self._release()
+        try:
+            if error is None:
+                for path, content in self._markers.items():
+                    self._file_system.replace_file(os.path.join(path, CLEAN_SHUTDOWN_FILE), content)
+        finally:
+            self._release()
 
     def _claim(self, path: str) -> None:
         lock = self._file_system.lock_file(os.path.join(path, LOCK_FILE))

@@ -62,7 +62,8 @@ MAX_INT, MAX_LONG = (1 << 31) - 1, (1 << 63) - 1
 """Largest values of Kafka's types INT and LONG."""
 _WHOLE = re.compile(r"\d{1,19}", re.ASCII)
 _SIZE = re.compile(r"(\d{1,19})\s*([kmg]?)i?b?", re.IGNORECASE | re.ASCII)
-_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
+_DURATION = re.compile(r"(\d{1,19})\s*(ms|s|m|min|h|d)?", re.IGNORECASE | re.ASCII)
+_TIMESTAMP = re.compile(r"-?\d{1,19}", re.ASCII)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _MILLISECONDS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -255,7 +256,7 @@ def _duration(given: Mapping[str, str], name: str) -> int | None:
 
 def _milliseconds(given: Mapping[str, str], name: str, default: int) -> int:
     text = given.get(name, str(default)).strip()
-    if not re.fullmatch(r"-?\d+", text) or not MIN_TIME <= int(text) <= MAX_TIME:
+    if not _TIMESTAMP.fullmatch(text) or not MIN_TIME <= int(text) <= MAX_TIME:
         raise OptionError(f"{name}={text}: expected milliseconds since 1970")
     return int(text)
 

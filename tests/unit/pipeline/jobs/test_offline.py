@@ -169,6 +169,21 @@ def test_a_running_broker_is_left_alone(data: DataDirectory) -> None:
         assert [plan.name for plan in logs.plan_logs()] == ["orders-0"]
 
 
+def test_the_locks_are_released_if_a_marker_cannot_be_restored(
+    data: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(data.log("orders"), 1)
+    data.close()
+    (data.path / ".kafka_cleanshutdown").write_bytes(b"{}")
+    logs = OfflineLogs(data.source().directories(), Configuration())
+    monkeypatch.setattr(type(logs._file_system), "replace_file", lambda *_: fail(None))
+    with pytest.raises(OSError, match="no luck"), logs:
+        logs.begin_changes()
+    lock = FS.lock_file(str(data.path / LOCK_FILE))
+    assert lock is not None
+    lock.close()
+
+
 def test_an_impossible_configuration_is_reported(data: DataDirectory) -> None:
     fill(data.log("orders"), 1)
     data.close()

@@ -228,6 +228,13 @@ def test_files_are_named_or_lie_in_directories(tmp_path: Path) -> None:
     second = parquet(tmp_path / "a.parquet", value=["x"])
     (tmp_path / "notes.txt").write_text("no")
     assert find_files([str(first), str(tmp_path)]) == [str(first), str(second)]
+    spellings = [
+        str(first),
+        os.path.relpath(first),
+        f"{tmp_path}/./b.parquet",
+        f"{tmp_path}/../{tmp_path.name}/b.parquet",
+    ]
+    assert find_files(spellings) == [str(first)], "two tasks for a path would share a transactional id"
     with pytest.raises(BadRequestError, match="does not exist: expected a Parquet file"):
         find_files([str(tmp_path / "missing")])
     (tmp_path / "empty").mkdir()

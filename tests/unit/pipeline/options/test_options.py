@@ -112,6 +112,8 @@ class TestPrecedence:
          "more"),
         ({"subscribe": "a", "startingTimestamp": "today"}, "startingTimestamp=today: expected milliseconds"),
         ({"subscribe": "a", "startingTimestamp": "9" * 5000}, "expected milliseconds"),
+        ({"subscribe": "a", "minTimestamp": "9" * 5000}, "expected milliseconds since 1970"),
+        ({"subscribe": "a", "maxTimestamp": "-" + "9" * 5000}, "expected milliseconds since 1970"),
         ({"subscribe": "a", "startingTimestamp": "٣"}, "expected milliseconds"),
         ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "x"}, "startingOffsetsByTimestampStrategy=x"),
         ({"subscribe": "a", "kafka.isolation.level": "dirty"}, "kafka.isolation.level=dirty: expected read_unc"),
@@ -134,6 +136,8 @@ def test_options_that_a_stream_accepts_and_refuses() -> None:
         stream(endingOffsets="latest")
     with pytest.raises(OptionError, match="maxTriggerDelay=soon: expected a time"):
         stream(maxTriggerDelay="soon")
+    with pytest.raises(OptionError, match="expected a time such as"):
+        stream(maxTriggerDelay="9" * 5000)
 
 
 def test_options_of_a_consumer_have_no_effect() -> None:
