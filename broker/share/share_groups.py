@@ -40,12 +40,14 @@ from tidelog.broker.share.share_partition import (
     SharePartition,
 )
 from tidelog.protocol.errors import (
+    CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     FencedLeaderEpochError,
     FencedStateEpochError,
-    InvalidRequestError,
     KafkaError,
+    NotCoordinatorError,
     NotLeaderOrFollowerError,
+    UnknownServerError,
     UnknownTopicOrPartitionError,
 )
 
@@ -61,6 +63,17 @@ logger = logging.getLogger(__name__)
 
 FENCED = (FencedLeaderEpochError, FencedStateEpochError)
 """Errors of the store that refuse a change: another leader has read the state, or the group was reset."""
+
+READ_ELSEWHERE = (
+    NotLeaderOrFollowerError,
+    FencedLeaderEpochError,
+    FencedStateEpochError,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+)
+"""Errors of a read of the store that a share fetch reports as NOT_LEADER_OR_FOLLOWER, so that the client looks for the
+leader again."""
 
 
 class ServedPartition:
@@ -130,8 +143,8 @@ class ShareGroups:
     def serve(self, key: StateKey) -> ServedPartition:
         """Return a share partition. If it is not in memory, its state is read from the store.
 
-        Raises UnknownTopicIdError, UnknownTopicOrPartitionError, NotLeaderOrFollowerError, CoordinatorNotAvailableError
-        if its state cannot be read (yet), InvalidRequestError if it has no state.
+        Raises UnknownTopicIdError, UnknownTopicOrPartitionError, NotLeaderOrFollowerError if its state cannot be read
+        yet, UnknownServerError if it has no state.
         """
         found = self.find(key)
         if found is not None:
@@ -140,12 +153,10 @@ class ShareGroups:
         partition.check_leader()
         try:
             state = self._store().read(key, partition.leader_epoch)
-        except NotLeaderOrFollowerError:
-            raise
         except KafkaError as error:
-            raise CoordinatorNotAvailableError(f"the state of the share partition cannot be read: {error}") from error
+            raise fetch_error_of(error) from error
         if state is None:
-            raise InvalidRequestError("Read operation on uninitialized share partition not allowed.")
+            raise UnknownServerError("Read operation on uninitialized share partition not allowed.")
         reset = self.config(key.group_id).auto_offset_reset
         start_offset = start_offset_of(state, reset, partition, self._broker.time.milliseconds())
         found = ServedPartition(key, SharePartition(start_offset, state.batches), partition, state.state_epoch)
@@ -316,6 +327,20 @@ class ShareGroups:
         limits = self.config(served.key.group_id).limits
         self._write_and_apply_anyhow(served, served.partition.expire(limits, self._broker.time.monotonic_ms()))
         self.watch(served)
+
+
+def fetch_error_of(error: KafkaError) -> KafkaError:
+    """Translate an error of a read of the store into one that share consumers expect in a fetch: they raise
+    IllegalStateException for other errors.
+
+    Source: SharePartition.fetchPersisterError, ShareFetchCollector.handleInitializeErrors. Kafka answers errors of a
+    coordinator with COORDINATOR_NOT_AVAILABLE, for which its own consumer raises that exception; here they are
+    NOT_LEADER_OR_FOLLOWER.
+    """
+    if isinstance(error, UnknownTopicOrPartitionError):
+        return error
+    kind = NotLeaderOrFollowerError if isinstance(error, READ_ELSEWHERE) else UnknownServerError
+    return kind(f"the state of the share partition cannot be read: {error}")
 
 
 def is_of(topic_id: bytes, served: ServedPartition | None) -> bool:

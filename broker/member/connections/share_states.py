@@ -16,7 +16,7 @@ from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.coordinator.share_state.calls import CALLS, build_write_data, results_of
 from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
-from tidelog.broker.coordinator.share_state.persister import REPEATABLE, CallBatch, ShareStatePersister
+from tidelog.broker.coordinator.share_state.persister import CallBatch, ShareStatePersister
 from tidelog.broker.coordinator.share_state.state import NO_EPOCH, ShareState, StateKey, StateUpdate
 from tidelog.broker.loop.deferred import Deferred, begin_after, deferred_error, error_of, when_all_done
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, wait_for_all
@@ -28,7 +28,6 @@ from tidelog.broker.metadata.image import SHARE_GROUP_STATE_TOPIC
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgressError,
-    FencedLeaderEpochError,
     KafkaError,
     NotLeaderOrFollowerError,
 )
@@ -42,10 +41,6 @@ REQUEST_TIMEOUT_S = 10.0
 MAX_READ = 10_000
 """Largest number of states that were read and not used by a fetch yet. A fetch whose state was dropped reads it
 again.
-"""
-ANSWERED_AS_NOT_LEADER = (*REPEATABLE, FencedLeaderEpochError)
-"""Errors of a read that a client gets as NOT_LEADER_OR_FOLLOWER, so that it looks for the leader again: a share fetch
-has no errors of coordinators.
 """
 
 
@@ -87,7 +82,7 @@ class MemberShareStates:
     def read(self, key: StateKey, leader_epoch: int) -> ShareState:
         """Return the state that ``when_open`` has read, and forget it. Raises KafkaError."""
         epoch, found = self._read.pop(key, (NO_EPOCH, CoordinatorLoadInProgressError()))
-        if epoch != leader_epoch or isinstance(found, ANSWERED_AS_NOT_LEADER):
+        if epoch != leader_epoch:
             raise NotLeaderOrFollowerError
         if isinstance(found, KafkaError):
             raise found

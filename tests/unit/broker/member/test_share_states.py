@@ -193,13 +193,12 @@ async def test_a_coordinator_that_moves_is_followed(world: ShareWorld, monkeypat
     assert made.states.read(key, 0).start_offset == 2
 
 
-async def test_a_leader_that_is_fenced_sends_its_clients_on(world: ShareWorld) -> None:
-    """Share consumers take no error of a coordinator: they look for the leader again."""
+async def test_a_leader_that_is_fenced_gets_no_state(world: ShareWorld) -> None:
     made, key = States(world, OTHER), key_of(world)
     await made.settled(made.states.initialize(key, 2, 1))
     await made.settled(made.states.when_open(key, 5))
     await made.settled(made.states.when_open(key, 4))
-    with pytest.raises(NotLeaderOrFollowerError):
+    with pytest.raises(FencedLeaderEpochError):
         made.states.read(key, 4)
 
 

@@ -21,16 +21,21 @@ from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.metadata.image import SHARE_GROUP_STATE_TOPIC
 from tidelog.broker.share.share_partition import AcknowledgementBatch
 from tidelog.protocol.errors import (
+    CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     FencedLeaderEpochError,
     FencedStateEpochError,
+    GroupIdNotFoundError,
     InvalidRecordStateError,
     InvalidRequestError,
     InvalidShareSessionEpochError,
     KafkaError,
     KafkaStorageError,
+    NotCoordinatorError,
+    NotLeaderOrFollowerError,
     ShareSessionLimitReachedError,
     ShareSessionNotFoundError,
+    UnknownServerError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
@@ -485,18 +490,38 @@ def test_released_records_are_available_although_the_release_cannot_be_stored(
 
 def test_a_group_without_a_member_has_no_state(world: ShareWorld) -> None:
     stranger = ShareMember(world, "nobody", "t", "m")
-    assert partitions(stranger.fetch())[0].error_code == InvalidRequestError.code
+    assert partitions(stranger.fetch())[0].error_code == UnknownServerError.code
 
 
-def test_a_state_that_loads_is_asked_for_again(world: ShareWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "answered"),
+    [
+        (CoordinatorLoadInProgressError, NotLeaderOrFollowerError),
+        (CoordinatorNotAvailableError, NotLeaderOrFollowerError),
+        (NotCoordinatorError, NotLeaderOrFollowerError),
+        (NotLeaderOrFollowerError, NotLeaderOrFollowerError),
+        (FencedLeaderEpochError, NotLeaderOrFollowerError),
+        (FencedStateEpochError, NotLeaderOrFollowerError),
+        (UnknownTopicOrPartitionError, UnknownTopicOrPartitionError),
+        (InvalidRequestError, UnknownServerError),
+        (GroupIdNotFoundError, UnknownServerError),
+        (KafkaStorageError, UnknownServerError),
+        (UnknownServerError, UnknownServerError),
+    ],
+)
+def test_a_state_that_cannot_be_read_is_asked_for_again(
+    world: ShareWorld, monkeypatch: pytest.MonkeyPatch, error: type[KafkaError], answered: type[KafkaError]
+) -> None:
+    """Share consumers take no error of a coordinator in a fetch: ``poll`` raises IllegalStateException."""
     member = world.member()
-    runtime = world.coordinators.share.runtime
 
-    def loading(_key: str) -> None:
-        raise CoordinatorNotAvailableError
+    def failing(*_: object) -> None:
+        raise error
 
-    monkeypatch.setattr(runtime, "shard_for", loading)
-    assert partitions(member.fetch())[0].error_code == CoordinatorNotAvailableError.code
+    with monkeypatch.context() as broken:
+        broken.setattr(world.coordinators.share, "read", failing)
+        assert partitions(member.fetch())[0].error_code == answered.code
+    assert member.acquired() == [(0, 29, 1)]
 
 
 # -- a store on other brokers ----------------------------------------------------------------------------------------
