@@ -141,6 +141,7 @@ class Server:
         self.failure: str | None = None
         self._on_failure = on_failure
         self._role: Role | None = None
+        self._has_started = False
         self.endpoints: list[Endpoint] = []
         self.time = time or SystemTime()
         self._broker: Broker | None = None
@@ -190,6 +191,7 @@ class Server:
         is_busy = lambda: dispatcher.runner.is_busy() or broker.record_executor.is_busy()  # noqa: E731
         self._jobs.start([*maintenance_jobs(broker), GarbageCollector(is_busy).job()])
         await role.serve()
+        self._has_started = True
         return self.endpoints
 
     def _choose_role(self, loop: asyncio.AbstractEventLoop) -> Role:
@@ -201,8 +203,8 @@ class Server:
         return Member(self.config, self.time, loop, self._fail)
 
     def abandon_start(self) -> None:
-        """End the start of a member that waits for its cluster; do nothing at any other time."""
-        if self._role is not None and not self.endpoints:
+        """End the start of a member that waits for its cluster, also to be unfenced; do nothing after the start."""
+        if self._role is not None and not self._has_started:
             self._role.abandon()
 
     def _fail(self, reason: str) -> None:
@@ -222,7 +224,10 @@ class Server:
             service.begin_if_wanted()
 
     async def stop(self) -> None:
-        """Stop as described at the top of this module; do nothing if the server is not started."""
+        """Stop as described at the top of this module; do nothing if the server is not started. After a start that was
+        not completed, leaders are not moved first: there are none.
+        """
+        self.abandon_start()
         role = self._role
         if self._broker is not None and role is not None:
             await role.leave()

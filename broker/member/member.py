@@ -225,8 +225,13 @@ class Member:
         await self._wait_until(is_running, limit_ms, lambda: self._life.last_failure)
 
     def abandon(self) -> None:
-        """Stop waiting for the controllers: ``build`` raises StartError."""
-        self._failure = "asked to stop before the cluster had taken this broker"
+        """Stop waiting for the controllers: ``build`` or ``serve`` raises StartError. A broker that is registered asks
+        to be shut down, so that it is not unfenced while it stops.
+        """
+        self._failure = self._failure or "asked to stop before the cluster had taken this broker"
+        if self._lifecycle is not None:
+            self._lifecycle.begin_shutdown(self._time.monotonic_ms())
+            self._beat_now.set()
         self._note_change()
 
     async def leave(self) -> None:
@@ -268,7 +273,7 @@ class Member:
 
     async def _wait_until(self, condition: Callable[[], bool], limit_ms: float, reason: Callable[[], str]) -> None:
         """Wait until a condition holds. Raises StartError after ``limit_ms``, or once this member has failed."""
-        while not condition():
+        while self._failure is not None or not condition():
             if self._failure is not None:
                 raise StartError(self._failure)
             left_ms = limit_ms - self._time.monotonic_ms()

@@ -249,7 +249,8 @@ async def serve_until_asked_to_stop(config: BrokerConfig, options: ServeWords) -
     try:
         await server.start()
     except StartError:
-        if stop_asked.is_set():
+        await server.stop()  # of a member that waits to be unfenced, the logs are open
+        if stop_asked.is_set() and server.failure is None:
             return  # a signal ended the start, for example of a member that waits for its cluster
         raise
     loop.add_signal_handler(signal.SIGHUP, server.reload_stores)

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from tidelog.broker.cluster.lifecycle import LifecycleError
+from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, LifecycleError, Registration
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.errors import StartError
@@ -19,6 +19,14 @@ from tidelog.log.system.time import ManualTime
 IMAGE = MetadataImage(
     features={"metadata.version": 25}, acls={b"i" * 16: AccessRule(2, "orders", 3, "User:ann", "*", 3, 3)}
 )
+
+TEXTS = {
+    "process.roles": "broker",
+    "node.id": "7",
+    "controller.quorum.bootstrap.servers": "localhost:1",
+    "controller.listener.names": "CONTROLLER",
+    "listeners": "PLAINTEXT://localhost:9092",
+}
 
 
 def test_a_cluster_with_acls_is_joined_with_an_authorizer_only() -> None:
@@ -38,16 +46,7 @@ def test_a_cluster_of_an_older_release_is_not_joined(level: int, is_refused: boo
 async def test_only_the_first_reason_to_end_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Tasks that fail as the broker ends do not replace the reason."""
     reasons: list[str] = []
-    config = BrokerConfig(
-        {
-            "process.roles": "broker",
-            "node.id": "7",
-            "controller.quorum.bootstrap.servers": "localhost:1",
-            "controller.listener.names": "CONTROLLER",
-            "listeners": "PLAINTEXT://localhost:9092",
-        }
-    )
-    member = Member(config, ManualTime(), asyncio.get_running_loop(), reasons.append)
+    member = Member(BrokerConfig(TEXTS), ManualTime(), asyncio.get_running_loop(), reasons.append)
 
     async def fail(reason: str) -> None:
         raise LifecycleError(reason)
@@ -57,4 +56,18 @@ async def test_only_the_first_reason_to_end_is_logged(caplog: pytest.LogCaptureF
             member._start(fail(reason))
         await asyncio.gather(*member._tasks)
     assert reasons == ["fenced"]
+    await member.close()
+
+
+async def test_an_abandoned_start_ends_although_the_broker_was_unfenced_meanwhile() -> None:
+    """It asks to be shut down, and its stop does not wait for the controllers."""
+    member = Member(BrokerConfig(TEXTS), ManualTime(), asyncio.get_running_loop(), lambda _: None)
+    registration = Registration(7, "cluster", b"i" * 16, (), {}, None, (), -1)
+    life = member._lifecycle = BrokerLifecycle(registration, 2000)
+    life.state = BrokerState.RUNNING
+    member.abandon()
+    with pytest.raises(StartError, match="asked to stop"):
+        await member.serve()
+    assert life.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+    await member.leave()
     await member.close()
