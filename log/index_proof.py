@@ -94,13 +94,13 @@ def note_proofs(log: UnifiedLog, digests: IndexDigests, *, is_closing: bool = Fa
 def _prove(log: UnifiedLog, segment: LogSegment) -> None:
     """Walk the segment, replace wrong entries and mark the index as proven, unless the log was truncated meanwhile.
     Raises KafkaStorageError."""
-    index, version = segment.transaction_index, log.version
+    index, version, resets = segment.transaction_index, log.version, segment.resets
     markers = _Markers(_open_at(log, segment.base_offset))
     while segment.size - markers.position > LOCKED_BYTES:
         _walk(markers, segment, segment.size)
     with log.lock:
         is_active = segment is log.segments.active
-        if is_active and log.version != version:
+        if segment.resets != resets or (is_active and log.version != version):
             return
         _walk(markers, segment, segment.size)
         present = _entries_of(index)

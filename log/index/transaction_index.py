@@ -186,7 +186,9 @@ class TransactionIndex:
                     raise IndexCorruptError(f"{self.path} has a marker of an earlier segment, {entry.last_offset}")
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the transactions whose marker is at or above ``offset``."""
+        """Drop the transactions whose marker is at or above ``offset``. One that begins after that may be open at the
+        segment's end."""
+        self.is_settled = False
         kept = 0
         last = None
         for entry in self._iterate():

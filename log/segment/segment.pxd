@@ -7,7 +7,8 @@ cdef class LogSegment:
     cdef public object directory, suffix, offset_index, time_index, transaction_index
     cdef public FileRecords records
     cdef public long long base_offset, roll_jitter_ms
-    cdef long long _index_interval_bytes, _index_room, _bytes_since_entry, _resets
+    cdef long long _index_interval_bytes, _index_room, _bytes_since_entry
+    cdef readonly long long resets
 
     @cython.locals(size=longlong, since=longlong, position=longlong)
     cpdef long long append(self, records, long long last_offset, long long max_timestamp, long long offset_of_max) except -1

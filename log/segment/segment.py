@@ -98,7 +98,6 @@ class LogSegment:
         "_index_interval_bytes",
         "_index_room",
         "_largest",
-        "_resets",
         "_rolling_timestamp",
         "_sequential_hint",
         "_time",
@@ -106,6 +105,7 @@ class LogSegment:
         "directory",
         "offset_index",
         "records",
+        "resets",
         "roll_jitter_ms",
         "suffix",
         "time_index",
@@ -132,7 +132,7 @@ class LogSegment:
         self._created_ms = time.monotonic_ms()
         self._rolling_timestamp: int | None = None
         self._largest: TimestampOffset | None = None
-        self._resets = 0  # number of calls of forget_state, by which a reader notices one
+        self.resets = 0  # number of calls of forget_state, by which a reader notices one
         self._bytes_since_entry = -1 if size else 0
         self._index_room = 0  # entries that surely fit into both indices; 0: the indices have to be asked
         self._sequential_hint = OffsetPosition(-1, 0)
@@ -265,10 +265,10 @@ class LogSegment:
         """The largest timestamp with its offset; after a restart it is read from the time index and later batches."""
         largest = self._largest
         if largest is None:
-            resets = self._resets
+            resets = self.resets
             largest = _read_largest(self)
             # A reader holds no lock: meanwhile an append may have stored a larger one, or a truncation cut the bytes.
-            if self._largest is None and self._resets == resets:  # no call up to the next line, as in translate_offset
+            if self._largest is None and self.resets == resets:  # no call up to the next line, as in translate_offset
                 self._largest = largest
         return largest
 
@@ -359,7 +359,7 @@ class LogSegment:
     def forget_state(self) -> None:
         """Forget what was read from the files, after a truncation or a rebuild of the indices, so that it is read
         again."""
-        self._resets += 1
+        self.resets += 1
         self._largest = None
         self._rolling_timestamp = None
         self._bytes_since_entry = -1
