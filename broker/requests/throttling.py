@@ -8,6 +8,7 @@ As in Kafka since 2.0 (KIP-219), a client over its quota is answered at once, wi
                 what the quota allows within its window, so that a consumer always makes progress
     share fetch the same; results of acknowledgements are sent at once, acquired records are released
     any         the loop thread's time for handling and encoding counts against ``request_percentage``
+    of brokers  fetches of followers and transaction markers neither count nor wait, whatever quotas their clients have
 
 The longest of these times applies. Without any quota none of this runs: the dispatcher tests one attribute. An answer
 is encoded as usual, and the throttle time is written into its bytes if the field has a fixed place. If not, a short
@@ -28,11 +29,13 @@ from tidelog.broker.quota.quotas import FETCH, MUTATION, PRODUCE, REQUEST, Clien
 from tidelog.broker.requests.route import Answer, Parts, Pending, Route
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from tidelog.protocol.schema.source import has_field, position_of
 from tidelog.protocol.transferable import release_slices
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.replica.fetching.fetch_session import FetchSessionCache
     from tidelog.broker.requests.context import RequestContext
     from tidelog.protocol.messages.share_fetch import ShareFetchRequest
 
@@ -92,7 +95,10 @@ def answer(broker: Broker, route: Route, context: RequestContext, request: Any, 
 
     Raises CloseConnectionError.
     """
-    measure = Measure(broker.services.quotas.get(), route, context, request)
+    if is_of_broker(broker, request):
+        context.throttle_ms = 0
+        return route.answer(broker, context, request, is_long=size > route.one_turn_bytes)
+    measure = Measure(broker.services.quotas.get(), route, context, request, broker.fetch_sessions)
     if route.api_key == ApiKey.PRODUCE:
         measure.wait_for(PRODUCE, measure.quotas.record(PRODUCE, measure.client, size))
     elif route.api_key in _FETCHES:
@@ -107,6 +113,16 @@ def answer(broker: Broker, route: Route, context: RequestContext, request: Any, 
     return ThrottledAnswer(frame) if context.throttle_ms else frame
 
 
+def is_of_broker(broker: Broker, request: Any) -> bool:
+    """Return whether another broker of the cluster sends such a request, to replicate or to end a transaction: no
+    quota applies to it, as in Kafka. The handler checks that the client may send it."""
+    if broker.replica_manager.roles is None:
+        return False
+    if isinstance(request, FetchRequest):
+        return max(request.replica_id, request.replica_state.replica_id) >= 0
+    return isinstance(request, WriteTxnMarkersRequest)
+
+
 def limit_fetch(quotas: Quotas, client: Client, request: FetchRequest | ShareFetchRequest) -> None:
     """Reduce the bytes that a fetch asks for to those that the quota allows within its window."""
     limit = quotas.fetch_limit(client)
@@ -118,10 +134,13 @@ def limit_fetch(quotas: Quotas, client: Client, request: FetchRequest | ShareFet
 class Measure:
     """Use of quotas by one request, and the longest wait that they impose."""
 
-    __slots__ = ("_context", "_key", "_request", "_route", "client", "quotas", "seconds")
+    __slots__ = ("_context", "_key", "_request", "_route", "_sessions", "client", "quotas", "seconds")
 
-    def __init__(self, quotas: Quotas, route: Route, context: RequestContext, request: Any) -> None:
+    def __init__(
+        self, quotas: Quotas, route: Route, context: RequestContext, request: Any, sessions: FetchSessionCache
+    ) -> None:
         self.quotas = quotas
+        self._sessions = sessions
         self._route = route
         self._context = context
         self._request = request
@@ -172,14 +191,18 @@ class Measure:
         return self._route.encode(self._context.correlation_id, response)
 
     def _build_empty_fetch(self, frame: bytes | Parts) -> bytes | Parts:
-        """Return an answer without records. An incremental session goes on; a new one is not created."""
+        """Return an answer without records. An incremental session goes on; a new one is removed: the client does not
+        get its id."""
         head: bytes = frame if isinstance(frame, bytes) else frame[0]  # type: ignore[assignment]
         version = self._route.api_version
         session_id = 0
-        if version >= _FIRST_FETCH_WITH_SESSION and self._request.session_epoch > _INITIAL_EPOCH:
+        if version >= _FIRST_FETCH_WITH_SESSION:
             _, error_code, session_id = _SESSION.unpack_from(head, self._route.prefix.size)
             if error_code:
                 return self._write_throttle_time(frame)  # it has no records that could be withheld
+            if self._request.session_epoch <= _INITIAL_EPOCH:
+                self._sessions.remove(session_id)
+                session_id = 0
         release_slices(frame)
         response = FetchResponse(throttle_time_ms=self._context.throttle_ms, session_id=session_id)
         return self._route.encode(self._context.correlation_id, response)

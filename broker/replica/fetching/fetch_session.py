@@ -297,6 +297,10 @@ class FetchSessionCache:
         self.sessions[session_id] = session
         return session
 
+    def remove(self, session_id: int) -> None:
+        """Remove a session, if there is one of that id."""
+        self.sessions.pop(session_id, None)
+
     def partition_count(self) -> int:
         """Count the partitions of all sessions; a gauge."""
         return sum(len(session.targets) for session in self.sessions.values())

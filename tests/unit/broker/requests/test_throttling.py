@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import R, Wire
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, runs
-from tidelog.broker.handlers import produce
+from tidelog.broker.handlers import produce, replica_fetch
 from tidelog.broker.loop.steps import StepRunner
 from tidelog.broker.quota.quotas import PRODUCE, throttled_samples
 from tidelog.broker.requests.registry import REGISTRY
@@ -41,7 +42,7 @@ from tidelog.protocol.messages.create_partitions import (
 )
 from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -256,6 +257,37 @@ def test_an_incremental_session_continues_after_an_empty_answer(wire: ThrottledW
     assert sum(sizes(goes_on)) > 6000
 
 
+def test_a_session_whose_first_answer_is_withheld_takes_no_slot(wire: ThrottledWire) -> None:
+    for _ in range(2):
+        wire.data.append("t", bytes(6000))
+    wire.set("consumer_byte_rate", 1000.0)
+    began = wire.ask(fetch_request(wire, 0, session=(0, 0)), FetchResponse, 12)
+    waits = wire.ask(fetch_request(wire, 1, session=(0, 0)), FetchResponse, 12)
+    assert (waits.session_id, waits.responses, waits.throttle_time_ms > 0) == (0, [], True)
+    assert [*wire.data.broker.fetch_sessions.sessions] == [began.session_id]
+
+
+@pytest.mark.parametrize("key", ["consumer_byte_rate", "request_percentage"])
+@pytest.mark.parametrize("version", [12, 17])
+def test_no_quota_applies_to_a_follower(
+    wire: ThrottledWire, monkeypatch: pytest.MonkeyPatch, key: str, version: int
+) -> None:
+    """A default quota would apply to the client id with which the followers of members fetch."""
+    manager = wire.data.replica_manager
+    for _ in range(3):
+        wire.data.append("t", bytes(6000))
+    wire.set(key, 1.0 if key == "consumer_byte_rate" else 1e-9, client_id=None)
+    monkeypatch.setattr(replica_fetch, "answer_replica", lambda *_: FetchResponse())
+    monkeypatch.setattr(manager, "roles", SimpleNamespace())
+    replica = {"replica_id": 2} if version < 15 else {"replica_state": ReplicaState(replica_id=2)}
+    for offset in range(3):
+        assert not isinstance(wire.send(fetch_request(wire, offset, **replica), version), Pending)
+        assert wire.context.throttle_ms == 0
+    monkeypatch.setattr(manager, "roles", None)
+    answers = [wire.ask(fetch_request(wire, offset, **replica), FetchResponse, version) for offset in range(2)]
+    assert answers[-1].throttle_time_ms > 0, "without other brokers, such a request is a consumer's"
+
+
 def test_an_error_of_a_session_is_reported(wire: ThrottledWire) -> None:
     wire.set("request_percentage", 1e-9)
     response = wire.ask(fetch_request(wire, 0, session=(77, 1)), FetchResponse, 12)
@@ -402,7 +434,7 @@ def test_no_answer_is_left_as_it_is(wire: ThrottledWire) -> None:
     wire.set("request_percentage", 1e-9)
     quotas = wire.data.broker.services.quotas.get()
     route = Route(ApiKey.PRODUCE, 9, produce, StepRunner(wire.data.loop.call_soon, lambda: 0.0))
-    measure = Measure(quotas, route, wire.context, produce_request(wire, 1))
+    measure = Measure(quotas, route, wire.context, produce_request(wire, 1), wire.data.broker.fetch_sessions)
     measure.wait_for(PRODUCE, 5000)
     assert measure.finish(b"") == b""
 
