@@ -30,7 +30,7 @@ from tidelog.log.find.index_file import IndexDamagedError
 from tidelog.log.find.indexer import STEP_BYTES, LogIndexer
 from tidelog.log.find.rows import Rows
 from tidelog.log.system.thread_priority import give_way
-from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.errors import KafkaError, NotLeaderOrFollowerError
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -136,6 +136,8 @@ class Indexing:
         partition = TopicPartition(image.name, index)
         try:
             log = self._broker.replica_manager.partition(image.name, index).local_log
+        except NotLeaderOrFollowerError:
+            return  # only other brokers have replicas of it
         except KafkaError as error:
             logger.warning("%s is not indexed: %s", partition, error)
             return

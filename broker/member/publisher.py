@@ -142,10 +142,10 @@ class MetadataPublisher:
         if gone:
             remove = replicas.remove_replicas(shown, sorted(gone))
             await self._run_in_thread(remove, f"cannot remove logs of {shown.name}")
-        if before is None:
-            replicas.topic_created(shown, 0)
-        elif before.configs != shown.configs:
+        if before is not None and before.configs != shown.configs:
             replicas.topic_configs_changed(shown)
+        elif before is None or change.replicas_after(broker.node_id) - change.replicas_before(broker.node_id):
+            replicas.topic_created(shown, 0)
         if shown.is_internal:
             broker.imports.call_when_loaded(
                 COORDINATORS, lambda: broker.services.coordinators.get().take_roles(shown.name)

@@ -30,6 +30,7 @@ from tidelog.protocol.schema.fields import Message
 NODE = 1
 STEPS = ("topic_created", "topic_configs_changed", "topic_deleted")
 NAMES = ["first", "second", "third"]
+FIRST = b"first".ljust(16)
 COMING = ["make_logs", "take_roles", "take_topic", "topic_created"]
 CHANGING = ["take_roles", "take_topic", "topic_configs_changed"]
 GOING = ["remove_topic", "remove_logs", "topic_deleted", "forget_topic"]
@@ -177,6 +178,29 @@ def test_a_topic_that_failed_once_is_taken_over_with_its_next_change() -> None:
     parts = asyncio.run(go())
     assert parts.steps_done == [(step, "second") for step in COMING]
     assert parts.metadata.topics["second"].configs == {"retention.ms": "5"}
+
+
+@pytest.mark.parametrize(
+    ("record", "is_told"),
+    [
+        (records.PartitionRecord(topic_id=FIRST, partition_id=1, replicas=[NODE], isr=[NODE], leader=NODE), True),
+        (records.PartitionRecord(topic_id=FIRST, partition_id=1, replicas=[2], isr=[2], leader=2), False),
+        (records.PartitionChangeRecord(topic_id=FIRST, partition_id=0, replicas=[NODE, 2], isr=[2], leader=2), True),
+        (records.PartitionChangeRecord(topic_id=FIRST, partition_id=0, replicas=[2, 3]), False),
+    ],
+    ids=["new partition", "of another broker", "moved to this broker", "moved elsewhere"],
+)
+def test_the_indexer_hears_of_replicas_that_come_to_this_broker(record: Message, is_told: bool) -> None:
+    async def go() -> Parts:
+        with ThreadPoolExecutor(1) as executor:
+            parts = Parts(EMPTY_IMAGE, executor)
+            await parts.publish(*creation_records("first", replicas=[2]))
+            parts.steps_done.clear()
+            await parts.publish(record)
+        return parts
+
+    steps = [step for step, _ in asyncio.run(go()).steps_done]
+    assert ("topic_created" in steps) == is_told
 
 
 def test_fetches_of_a_deleted_topic_are_answered_also_if_its_logs_stay(monkeypatch: pytest.MonkeyPatch) -> None:
