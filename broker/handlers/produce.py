@@ -295,7 +295,7 @@ def note_failure(
     """
     progress.has_failed = True
     has_id = request.transactional_id is not None or version < _FIRST_VERSION_WITH_MAGIC_2
-    if not has_id and has_transactional_batch(data.records):
+    if not has_id and has_transactional_batch(data.records, 1):  # more than one are refused
         error = TransactionalIdAuthorizationFailedError()
     return _build_error_answer(data.index, version, error)
 

@@ -264,14 +264,14 @@ class RecordBatch:
         return self.records()
 
 
-def has_transactional_batch(records: Buffer | None) -> bool:
+def has_transactional_batch(records: Buffer | None, most: int = TURN_BATCHES) -> bool:
     """Return whether the header of any of these batches of magic 2 says that it belongs to a transaction.
 
-    Only the first ``TURN_BATCHES`` are read. Reading stops at a batch of another magic or shorter than its header: such
+    Only the first ``most`` are read. Reading stops at a batch of another magic or shorter than its header: such
     records are refused anyway.
     """
     position, end = 0, 0 if records is None else len(records)
-    for _ in range(TURN_BATCHES):
+    for _ in range(most):
         if records is None or position + RECORD_BATCH_OVERHEAD > end or records[position + MAGIC_OFFSET] != MAGIC_V2:
             return False
         if records[position + ATTRIBUTES_OFFSET + 1] & TRANSACTIONAL_MASK:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tidelog.protocol.messages.produce import ProduceRequest
 
 _FIRST_PRODUCE_OF_BATCHES = 3
+_HEADERS_AT_ONCE = 64
+"""Largest number of partitions whose batch headers are read at once; the handler appends to more in steps anyway."""
 _WRITE = int(AclOperation.WRITE)
 
 _CONFIG_NEEDS = {2: ResourceType.TOPIC, 32: ResourceType.GROUP}
@@ -47,16 +49,15 @@ _CLUSTERS_CONFIGS = frozenset({4, 8, 16})  # brokers, their loggers, client metr
 
 def produce(call: Call) -> Any:
     """Answer Produce, which needs WRITE of each topic, and of the transactional id if any batch is transactional."""
-    request = call.request
-    if call.context.api_version >= _FIRST_PRODUCE_OF_BATCHES and _is_transactional(request):
+    topics = call.request.topic_data
+    if call.context.owns_frame and _are_many(topics):  # else its buffer may be reused after this turn
+        return _produce_many(call)
+    if call.context.api_version >= _FIRST_PRODUCE_OF_BATCHES and any(map(_is_transactional, topics)):
         _require_transaction(call)
-    topics = request.topic_data
     if len(topics) == 1:
         if _may_write(call, topics[0]):
             return call.proceed()
         return _produce_in_part(call, topics, [])
-    if len(topics) > FEW and call.context.owns_frame:  # else its buffer may be reused after this turn
-        return _produce_many(call)
     verdicts = [_may_write(call, topic) for topic in topics]
     if all(verdicts):
         return call.proceed()
@@ -110,7 +111,13 @@ def _require_transaction(call: Call) -> None:
         raise TransactionalIdAuthorizationFailedError
 
 
+def _are_many(topics: list[Any]) -> bool:
+    return len(topics) > FEW or sum(len(topic.partition_data) for topic in topics) > _HEADERS_AT_ONCE
+
+
 def _produce_many(call: Call) -> Steps[Any]:
+    if call.context.api_version >= _FIRST_PRODUCE_OF_BATCHES and (yield from _find_transactional(call.request)):
+        _require_transaction(call)
     allowed: list[Any] = []
     refused: list[Any] = []
     for number, topic in enumerate(call.request.topic_data):
@@ -142,9 +149,21 @@ def _may_write(call: Call, topic: Any) -> bool:
     return name is None or call.may_topic(AclOperation.WRITE, name)
 
 
-def _is_transactional(request: Any) -> bool:
-    """Return whether any batch is transactional by its own header; the request's transactional id does not decide."""
-    return any(has_transactional_batch(data.records) for topic in request.topic_data for data in topic.partition_data)
+def _find_transactional(request: Any) -> Steps[bool]:
+    """Return whether any batch is transactional; read one header in a step."""
+    for topic in request.topic_data:
+        yield None
+        for data in topic.partition_data:
+            if has_transactional_batch(data.records, 1):
+                return True
+            yield None
+    return False
+
+
+def _is_transactional(topic: Any) -> bool:
+    """Return whether any batch is transactional by its own header; the request's transactional id does not decide. One
+    header is read of each partition, as in Kafka: more than one batch is refused."""
+    return any(has_transactional_batch(data.records, 1) for data in topic.partition_data)
 
 
 # Configs

@@ -33,6 +33,7 @@ from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, AclPermissionType, 
 from tidelog.protocol.api_keys import ApiKey, response_header_version
 from tidelog.protocol.header import RequestHeader, encode_request_header
 from tidelog.protocol.metadata_records.records import RemoveAccessControlEntryRecord
+from tidelog.protocol.record.record_batch import has_transactional_batch
 from tidelog.protocol.schema.fields import Struct
 from tidelog.protocol.transferable import TransferableRecords
 
@@ -332,17 +333,67 @@ def test_a_virtual_topic_needs_the_permissions_of_its_topic(world: World) -> Non
     assert codes[1] != 29
 
 
-def test_a_transactional_second_batch_needs_permission_too(world: World) -> None:
+def write_to_orders(records: list[bytes], transactional_id: str | None = None) -> dict[str, Any]:
+    """Build a produce request with these records, each for a partition of its own."""
+    data = [{"index": index, "records": one} for index, one in enumerate(records)]
+    topics = [{"name": "orders", "partition_data": data}]
+    return {"transactional_id": transactional_id, "acks": -1, "topic_data": topics}
+
+
+@pytest.mark.parametrize("transactional_id", [None, "transaction"])
+@pytest.mark.parametrize("count", [1, 2, 200])
+def test_a_transactional_batch_needs_permission_whatever_its_request_says(
+    world: World, transactional_id: str | None, count: int
+) -> None:
     """CVE-2018-17196: what a batch's header says of a transaction decides, not the request."""
     world.allow(AclOperation.WRITE, ResourceType.TOPIC, "orders")
+    records = [batch()] * (count - 1) + [batch(transactional=True)]
+    response = world.ask("produce", 9, "x", write_to_orders(records, transactional_id))
+    codes = [one.error_code for one in response.responses[0].partition_responses]
+    assert codes == [53] * count
+
+
+@pytest.mark.parametrize("transactional_id", [None, "transaction"])
+def test_a_transactional_second_batch_is_refused_with_the_first(world: World, transactional_id: str | None) -> None:
+    """Only the first header is read, as in Kafka: a partition may have one batch only."""
+    world.allow(AclOperation.WRITE, ResourceType.TOPIC, "orders")
     records = batch() + batch(transactional=True)
-    for transactional_id in (None, "transaction"):
-        asked = {
-            "transactional_id": transactional_id, "acks": -1,
-            "topic_data": [{"name": "orders", "partition_data": [{"index": 0, "records": records}]}],
-        }  # fmt: skip
-        response = world.ask("produce", 9, "x", asked)
-        assert response.responses[0].partition_responses[0].error_code == 53
+    response = world.ask("produce", 9, "x", write_to_orders([records], transactional_id))
+    (answer,) = response.responses[0].partition_responses
+    assert (answer.error_code, answer.base_offset) == (87, -1)
+
+
+@pytest.mark.parametrize("transactional_id", [None, "transaction"])
+@pytest.mark.parametrize("by_topic", [False, True])
+def test_no_turn_reads_the_headers_of_many_batches(
+    world: World, transactional_id: str | None, monkeypatch: pytest.MonkeyPatch, *, by_topic: bool
+) -> None:
+    """A client without any permission may ask: 1,600 partitions with 1,000 empty batches took over a second."""
+    read = 0
+
+    def counted(records: Any, *arguments: Any) -> bool:
+        nonlocal read
+        read += 1
+        return has_transactional_batch(records, *arguments)
+
+    monkeypatch.setattr("tidelog.broker.security.authorization.record_guards.has_transactional_batch", counted)
+    world.dispatcher.runner.clock = lambda: read * 0.025
+    fields = write_to_orders([batch() * 20] * MANY, transactional_id)
+    if by_topic:
+        (topic,) = fields["topic_data"]
+        fields["topic_data"] = [{**topic, "partition_data": [one]} for one in topic["partition_data"]]
+    answers: list[Any] = []
+    world.begin("produce", 9, "x", fields, answers.append, hurries=True)
+    turns = [read]
+    while not answers:
+        before = read
+        if not world.turn():
+            world.data.loop.advance(1000)
+        turns.append(read - before)
+    assert sum(turns) == MANY
+    assert max(turns) <= 200
+    answered = [one.error_code for topic in answers[0].responses for one in topic.partition_responses]
+    assert answered == [29] * MANY
 
 
 def plain_produce(world: World, *, by_id: bool) -> tuple[int, dict[str, Any]]:
