@@ -1,8 +1,8 @@
 """The coordinators of a broker, each built when it is first needed.
 
-Handlers get the coordinators by ``coordinators_of``. ``start`` is called once the listeners are open. It loads the
-partitions of the internal topics in the background, because sessions and transactions in them must time out even if no
-client sends a request. Loop thread only.
+Handlers get the coordinators by ``coordinators_of``. ``start`` is called once the listeners are open. It builds the
+coordinators whose internal topics exist, and loads these in the background: their sessions and transactions must time
+out even if no client sends a request. Loop thread only.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Coordinators:
 
     @property
     def groups(self) -> GroupCoordinator:
-        """The group coordinator, built with the first request for groups or their offsets."""
+        """The group coordinator, built by ``start``, or with the first request for groups or their offsets."""
         return self._groups.get()
 
     @property
@@ -76,7 +76,8 @@ class Coordinators:
 
     @property
     def share(self) -> ShareCoordinator:
-        """The share coordinator, which stores the states of share partitions; built with the first share group."""
+        """The share coordinator, which stores the states of share partitions; built by ``start``, or with the first
+        share group."""
         return self._share.get()
 
     @property
@@ -102,7 +103,7 @@ class Coordinators:
 
     @property
     def transactions(self) -> TransactionCoordinator:
-        """The transaction coordinator, built with the first request that names a transactional id."""
+        """The transaction coordinator, built by ``start``, or with the first request that names a transactional id."""
         return self._transactions.get()
 
     @property
@@ -112,7 +113,7 @@ class Coordinators:
 
     def append_end_transaction(self, partition: int, batch: bytearray, transaction_version: int) -> Deferred[None]:
         """Append a marker to a partition of ``__consumer_offsets``; settles when it is committed. Raises
-        NotCoordinatorError."""
+        NotCoordinatorError if another broker leads the partition, and other KafkaErrors of the append."""
         return self.groups.runtime.append_end_transaction(partition, batch, transaction_version)
 
     def _build_groups(self) -> GroupCoordinator:

@@ -5,7 +5,7 @@
 
 Without the check a late batch of a completed transaction would begin another transaction that never ends, and
 read_committed consumers would wait at its offset forever. Once the partition is in the transaction, the check costs one
-look-up per transactional request. Loop thread only.
+look-up for each partition of a request. Loop thread only.
 """
 
 from __future__ import annotations

@@ -72,7 +72,9 @@ def execute_timed(runtime: Writer[S], partition: int, shard: S, result: TimerRes
     try:
         runtime.write(partition, shard, result)
     except KafkaError as error:
-        logger.warning("%s-%d: the change by a timer cannot be stored: %s", runtime.name, partition, error)
+        logger.warning(
+            "%s-%d: a change by a timer, or after a load, cannot be stored: %s", runtime.name, partition, error
+        )
 
 
 def execute_decisions(runtime: Writer[S], decisions: list[LongDecision[S]]) -> Steps[None]:

@@ -11,14 +11,15 @@ from tidelog.broker.coordinator.runtime.replay import Shard
 from tidelog.broker.coordinator.runtime.result import Parts
 
 LOAD_CHUNK_BYTES = 128 * 1024
-"""Bytes that are read in a turn of the loop: about 1,500 offset commits, 15 ms of work."""
+"""Bytes of a chunk: about 1,500 offset commits, 15 ms of work. A turn of the loop reads one chunk of a partition, the
+turn of the partition's first request up to FIRST_TURN_CHUNKS."""
 RETRY_MS = 1_000
 """Pause before the next try, if a partition's log cannot be read or written, or its shard was given up."""
 MAX_RETRY_MS = 60_000
 """Longest pause after unexpected errors. The first is RETRY_MS, each further one is twice the one before."""
 FIRST_TURN_CHUNKS = 4
-"""Largest number of chunks that are read while the first request of a partition waits; after that the client must
-retry."""
+"""Largest number of chunks that are read in the turn of a partition's first request. If the partition is not loaded by
+then, the client must retry."""
 
 S = TypeVar("S", bound=Shard)
 

@@ -9,7 +9,8 @@ of a share partition) selects the partition.
 A partition is loaded by its first request. After a start, all partitions that have records are loaded one after the
 other, because timeouts of sessions and transactions must run without requests. Loading reads ``LOAD_CHUNK_BYTES`` per
 turn of the loop; until it is complete, requests are answered COORDINATOR_LOAD_IN_PROGRESS, which clients retry. A small
-partition is loaded in the turn of its first request, so that clients do not notice a quick restart.
+partition (``FIRST_TURN_CHUNKS``) is loaded in the turn of its first request, so that clients do not notice a quick
+restart.
 
 The topic is created with its first record; reads do not need it. Records are replayed when they are appended. No client
 sees their effect before the high watermark has passed them, neither in the response to a change nor in a read. With one
@@ -150,7 +151,8 @@ class CoordinatorRuntime(Generic[S]):
         """Return the loaded shard of a key. If its partition is not loaded, begin to load it.
 
         Raises NotReadyError while the partition's log is being opened, CoordinatorLoadInProgressError while it is
-        replayed, NotCoordinatorError if another broker leads the partition or its log cannot be read.
+        replayed, NotCoordinatorError if another broker leads the partition, its log cannot be read, or its shard was
+        given up.
         """
         partition = self._partition_of.get(key)
         return self.shard(self.partition_for(key) if partition is None else partition)
@@ -286,7 +288,7 @@ class CoordinatorRuntime(Generic[S]):
         ``read_from`` is the shard of an answer that was read in several turns. The Deferred fails with
         NotCoordinatorError if that shard is no longer served, or its records are not committed. If the partition has no
         shard, the answer is an error, and is returned at once: another broker leads the partition, it is being loaded,
-        or its log cannot be read.
+        or its log cannot be read. Only if its shard was given up, the answer may come from that shard, and waits.
         """
         partition = self.partition_for(key)
         if read_from is not None and not self.is_served(partition, read_from):

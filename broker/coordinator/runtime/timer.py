@@ -5,8 +5,8 @@
 
 Each heartbeat moves a deadline later, which is one write to the table: the heap keeps the old entry. When the old entry
 is due, an entry with the new deadline is pushed. A heap entry is ignored if the table has no entry for the key or names
-another heap entry: the action was cancelled, or moved to an earlier deadline. When most of the heap's entries are of
-this kind, the heap is rebuilt from the table.
+another heap entry: the action was cancelled, or moved to an earlier deadline. When entries of this kind outnumber the
+others by more than MIN_REBUILT, the heap is rebuilt from the table.
 
 Jumps of the wall clock have no effect on these deadlines. Loop thread only.
 """
@@ -28,7 +28,7 @@ while many sessions expire."""
 
 
 MIN_REBUILT = 64
-"""Number of heap entries to be ignored above which the heap may be rebuilt."""
+"""The heap is rebuilt when its ignored entries outnumber the others by more than this."""
 
 
 class CoordinatorTimer:

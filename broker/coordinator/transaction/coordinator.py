@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MARKERS_PER_TURN = 100
-"""Largest number of markers written in one turn of the loop, in about 2 ms."""
+"""Largest number of markers of one transaction that are written in one turn of the loop, in about 2 ms."""
 RETRY_MS = 1_000
 """Pause before a step that failed is tried again."""
 

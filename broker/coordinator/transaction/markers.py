@@ -28,8 +28,8 @@ class GroupOffsets(Protocol):
     """Offsets that groups commit in transactions, in ``__consumer_offsets``."""
 
     def append_end_transaction(self, partition: int, batch: bytearray, transaction_version: int) -> Deferred[None]:
-        """Append a marker to a partition that this broker leads; settles when it is committed. Raises
-        NotCoordinatorError."""
+        """Append a marker to a partition; settles when it is committed. Raises NotCoordinatorError if another broker
+        leads the partition, and other KafkaErrors of the append."""
 
 
 class BrokerMarkerWriter:

@@ -157,8 +157,8 @@ class Transaction:
         return value
 
     def fence(self, now_ms: int) -> TransactionLogValue:
-        """Build the value of PrepareAbort with a raised epoch: a producer with the old one is fenced. The epoch stays
-        MAX_EPOCH, which only a log of Apache Kafka may have here."""
+        """Build the value of PrepareAbort with a raised epoch: a producer with the old one is fenced. MAX_EPOCH is not
+        raised: an open transaction has it only in a log of Apache Kafka."""
         value = self._build_next(PREPARE_ABORT, now_ms, self.partitions)
         value.producer_epoch = min(self.producer_epoch + 1, MAX_EPOCH)
         return value
