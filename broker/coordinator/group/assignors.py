@@ -133,7 +133,8 @@ def _move_to_equal(owned: _Owned, members: Members) -> None:
 
 
 class _Moves:
-    """Partitions of members that may give some, ordered, so that one move costs little of a member's partitions."""
+    """Partitions of members that may give some. They are in order, so that a move need not look at all of a member's
+    partitions."""
 
     def __init__(self, owned: _Owned, members: Members) -> None:
         self._owned = owned

@@ -351,8 +351,8 @@ class OffsetCommits:
 
 
 def name_of(metadata: MetadataCache, topic_id: bytes) -> str | None:
-    """Return the name of the topic with this id, None if there is none. The metadata may know a name for the id of a
-    virtual topic whose topic is deleted: a new topic of that name has virtual topics of the same names."""
+    """Return the name of the topic with this id, None if there is none. ``topic_names`` would not do: it keeps the id
+    of a virtual topic whose topic is deleted, with a name that may be a virtual topic of a new topic by now."""
     image = metadata.topic_by_id(topic_id)
     return None if image is None else image.name
 

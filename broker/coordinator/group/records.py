@@ -5,7 +5,7 @@
 
 Record type 0 is the key of offset commits before Kafka 0.9. It has the fields of type 1 and is read as type 1.
 
-Values are written in the versions that Kafka 3.x and 4.x write, so that Kafka and this broker can open each other's
+Values are written in versions that Kafka 3.x and 4.x can read, so that Kafka and this broker can open each other's
 directories. These are GroupMetadataValue 3, OffsetCommitValue 3 (1 when an old client gave a retention time), and 0 for
 the others.
 

@@ -388,7 +388,7 @@ def expire(shard: GroupShard, now_ms: int) -> Parts:
         if group is not None and is_unused(shard.offsets, group, removed):
             records += tombstones_of(group)
     if count + len(records):
-        logger.info("%d offsets and groups have expired", count + len(records))
+        logger.info("%d tombstones are written for expired offsets and unused groups", count + len(records))
     yield CoordinatorResult(None, records)
 
 

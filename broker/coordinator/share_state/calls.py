@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
 
 MAX_STATE_BATCHES = 20_000
-"""Largest number of state batches of one share partition in a request: twice the largest number of its locked
-records."""
+"""Largest number of state batches of one share partition that a request to this coordinator may have. It is twice what
+brokers need to send, one batch for each record in flight (``persister.MAX_STATE_BATCHES_OF_ONE``)."""
 
 
 class Call(NamedTuple):
@@ -97,8 +97,8 @@ def batch_fields(span: Span) -> dict[str, int]:
 
 
 def stored_state(state: RecordState) -> RecordState:
-    """Return the state in which records are stored. Acquired ones are stored as available: a new leader does not know
-    their locks."""
+    """Return the state in which records are sent. Acquired ones are sent as available: a new leader does not know their
+    locks. Changes by this broker's share partitions have none (``Change.batches``)."""
     return RecordState.AVAILABLE if state is RecordState.ACQUIRED else state
 
 

@@ -126,8 +126,8 @@ class ShareStatePersister:
         return call.answers[0]
 
     def next_batch(self, now_ms: float) -> CallBatch | None:
-        """Return the next calls to send. Returns None if there are none, or only calls for coordinators that have not
-        answered a request yet."""
+        """Return the next calls to send. Returns None if there are none, or if all wait: for a coordinator's answer to
+        an earlier request, or for the time of their next try (``wake_ms``)."""
         ended: list[EndedCall] = []
         found = self._gather(now_ms, ended)
         if found is not None:

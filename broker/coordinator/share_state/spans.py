@@ -119,7 +119,7 @@ def merge(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
 
 
 def precedence(span: Span) -> tuple[int, RecordState]:
-    """Return the order in which states of the same record count, the greatest before all others."""
+    """Return the rank of a span's state. Of several states of one record, that with the highest rank is kept."""
     return span.delivery_count, span.state
 
 

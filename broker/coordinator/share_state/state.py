@@ -149,8 +149,8 @@ class ShareStateShard:
     def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> CoordinatorResult[None]:
         """Create the state, or replace it when the group's offsets are reset. Raises FencedStateEpochError.
 
-        Members' heartbeats ask for states without a start offset. If such a state exists already, it is kept: another
-        heartbeat asked for it, or a repeated call arrives late, and records may have been finished since.
+        Members' heartbeats ask for a state without a start offset. If the share partition has a state already, that is
+        kept: another heartbeat asked for it, or a repeated call arrives late, and records may have been finished since.
         """
         held = self._held.get(key)
         if held is not None:

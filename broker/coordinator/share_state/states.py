@@ -36,5 +36,6 @@ class ShareStates(Protocol):
         ...
 
     def summaries(self, keys: Sequence[StateKey]) -> Steps[dict[StateKey, ShareState | None]]:
-        """Return committed states without their batches, None for a state that does not exist."""
+        """Return committed states, None for a state that does not exist. Their batches must not be used: other brokers
+        do not send them."""
         ...

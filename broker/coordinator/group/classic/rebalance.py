@@ -304,7 +304,8 @@ def end_group(rebalance: ClassicRebalance, group: ClassicGroup, error_code: int)
 
 
 def _has_joined(member: ClassicMember) -> bool:
-    """Return whether a member waits in JoinGroup on an open connection; others get no assignment."""
+    """Return whether a member waits in JoinGroup on an open connection. A dynamic member that does not is removed
+    when the next generation begins."""
     return member.awaiting_join is not None and not member.awaiting_join.abandoned
 
 

@@ -2,8 +2,8 @@
 
 A heartbeat, or a JoinGroup of a classic member (``classic.members``), takes these steps, each over the same ``Draft``:
 
-    apply_subscription   the member's subscription is compared with the known one; the group epoch rises if the
-                         subscription, or any subscribed topic of the group, changed
+    apply_subscription   the member's subscription is compared with the known one; the group epoch rises if its topics
+                         or its pattern, or any subscribed topic of the group, changed
     update_target        if the group epoch is above the target's, the assignor computes a new target for all members,
                          unless the last one is younger than the group's assignment interval
     move_towards_target  the member goes one step towards its target (``reconciliation``)
@@ -107,8 +107,8 @@ class DraftSteps:
         self._may_describe = may_describe
 
     def apply_subscription(self, draft: Draft, subscription: Subscription, context: RequestContext) -> None:
-        """Set the member's subscription, and raise the group epoch if the subscription or a subscribed topic changed.
-        Raises InvalidRegularExpressionError."""
+        """Set the member's subscription. Raise the group epoch if its topics or pattern, or a subscribed topic,
+        changed; other fields only make a new record of the member. Raises InvalidRegularExpressionError."""
         group, before = draft.group, draft.subscription
         draft.subscription = subscription
         is_new = draft.member_id not in group.members

@@ -1,7 +1,9 @@
 """The assignor of share groups, ``simple``: every partition gets a member, and every member a partition.
 
-    as many partitions as members, or more   each partition has one member; members' numbers differ by one at most
-    more members than partitions             each member has one partition; partitions' numbers differ by one at most
+    as many partitions as members, or more   each partition has one member; any two members' numbers of partitions
+                                             differ by one at most
+    more members than partitions             each member has one partition; any two partitions' numbers of members
+                                             differ by one at most
 
 A member keeps its partitions as far as these limits allow. If members subscribe to different topics, each topic is
 assigned by itself to its subscribers. Pure functions over values, in steps, as topics may have very many partitions.

@@ -1,7 +1,7 @@
 """ShareGroupHeartbeat: members of a share group join, stay, change their subscription, and leave (KIP-932).
 
     1. the member is found or created, and its epoch is checked
-    2. if the subscription or any subscribed topic of the group changed, the group epoch rises
+    2. if the member is new or its topics changed, or any subscribed topic of the group changed, the group epoch rises
     3. subscribed partitions without a share state are returned to the caller, which creates their states in
        ``__share_group_state`` before it appends the result: so all assigned partitions have a state, even after a crash
     4. if the group epoch is above the target's, a new target is needed, unless the last one is younger than the group's
@@ -75,8 +75,10 @@ UninitializedPartitions = dict[bytes, frozenset[int]]
 @dataclass(slots=True)
 class Decision:
     """Result of a heartbeat, with the partitions that need a state and the assignor's input if a new target is needed.
-    If there is either, the caller creates the states, runs the assignor, and calls ``heartbeat`` again. Else it appends
-    the result."""
+
+    The caller creates the states of those partitions in the group's ``epoch``, runs the assignor, and calls
+    ``heartbeat`` again. It appends the result once it has created all states that the decision names, and no input is
+    left. A decision names states until its result is replayed."""
 
     result: HeartbeatResult
     epoch: int = 0

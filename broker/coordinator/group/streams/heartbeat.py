@@ -183,7 +183,7 @@ class StreamsHeartbeats:
             group.metadata_version = version
             group.configured = draft.configured
             group.shutdown_member = draft.shutdown_member
-            if is_known:
+            if is_known:  # as in Kafka, a group that this heartbeat creates keeps the epoch 0; the response has it too
                 group.endpoint_epoch = draft.endpoint_epoch
 
         return on_append
