@@ -1,4 +1,5 @@
-"""Search for records of a topic: one query to all its partitions, whose results are merged, newest first.
+"""Search for records of a topic: one query to all its partitions. Each partition's results come from its end to its
+beginning; they are merged by timestamp, newest first.
 
     loop thread   ``plan``: checks the request and collects the partitions' logs
     worker        ``FindAnswer``: waits for the indexers if asked, then yields records. If an index is damaged, it is

@@ -107,8 +107,8 @@ class Change(NamedTuple):
     """A change of a share partition: the state after it, and what must be stored before it is applied.
 
     ``batches`` are the changed spans from the start offset on, which the store needs. ``delivery_complete_count`` is
-    the number of finished offsets after the start offset. ``needs_storing`` is False if nothing must be stored: renewed
-    locks are not stored."""
+    the number of finished offsets after the start offset. ``needs_storing`` is False if there is nothing to store:
+    renewed locks are not stored."""
 
     spans: list[Span]
     start_offset: int
@@ -159,7 +159,8 @@ class SharePartition:
     # -- acquiring ----------------------------------------------------------------------------------------------
 
     def acquire(self, request: AcquireRequest, limits: Limits, now_ms: float) -> list[AcquiredRun]:
-        """Acquire for the member the available records of the batches. Nothing must be stored."""
+        """Acquire for the member the available records of the batches. There is nothing to store: locks are in memory
+        only."""
         batches = request.batches
         if not batches or batches[-1].last_offset < self.start_offset:
             return []
