@@ -352,7 +352,7 @@ class OffsetCommits:
 
 def name_of(metadata: MetadataCache, topic_id: bytes) -> str | None:
     """Return the name of the topic with this id, None if there is none. ``topic_names`` would not do: it keeps the id
-    of a virtual topic whose topic is deleted, with a name that may be a virtual topic of a new topic by now."""
+    of a virtual topic whose topic is deleted. By now a virtual topic of a new topic may have the same name."""
     image = metadata.topic_by_id(topic_id)
     return None if image is None else image.name
 

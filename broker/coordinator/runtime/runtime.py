@@ -151,8 +151,8 @@ class CoordinatorRuntime(Generic[S]):
         """Return the loaded shard of a key. If its partition is not loaded, begin to load it.
 
         Raises NotReadyError while the partition's log is being opened, CoordinatorLoadInProgressError while it is
-        replayed, NotCoordinatorError if another broker leads the partition, its log cannot be read, or its shard was
-        given up.
+        replayed. Raises NotCoordinatorError if another broker leads the partition, its log cannot be read, or its shard
+        was given up.
         """
         partition = self._partition_of.get(key)
         return self.shard(self.partition_for(key) if partition is None else partition)

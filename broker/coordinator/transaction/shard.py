@@ -11,7 +11,7 @@ record. Errors:
 
 Once a prepare record is in the log, the transaction will be committed or aborted: the coordinator's ``finish`` writes
 the markers, now or after a restart. Timers: ("timeout", id) aborts an open transaction, ("expire-ids",) removes unused
-ids, and ("markers", id), which the coordinator sets, goes on with the markers of a prepared transaction.
+ids. The coordinator sets ("markers", id), which goes on with the markers of a prepared transaction.
 
 Loop thread only. Source: KIP-98, KIP-360, KIP-890; InitProducerId v0-6, AddPartitionsToTxn v0-5, EndTxn v0-5.
 """
