@@ -1,9 +1,10 @@
 """Gate of a connection that must authenticate: it receives all frames, and passes them to the broker after the login.
 
     before    frames go to the exchange (``tidelog.broker.security.sasl.authenticator``), ApiVersions to the broker
-    waiting   a token is evaluated in a thread; the client's next frame waits
+    waiting   a token (the bytes of a SASL message) is evaluated in a thread; the client's next frame waits
     complete  frames go to the broker. SaslHandshake begins a re-authentication, once a second at most; past the
-              session's lifetime (``connections.max.reauth.ms``) any other request closes the connection
+              session's lifetime (``connections.max.reauth.ms``) any other request closes the connection. A
+              SaslHandshake within that second goes to the broker, whose handler refuses it
     failed    the answer waits (``connection.failed.authentication.delay.ms``), then the connection closes
 
 No other frame reaches the broker before the exchange is complete. Connections of listeners without SASL have no gate.
@@ -230,7 +231,8 @@ class Gate:
         )
 
     def _connection_closed(self) -> None:
-        """End the login of a client that disconnects before it is admitted: count a failure if it was refused."""
+        """End the login of a client that disconnects before it is admitted. Count a failure if it was refused and has
+        not sent the last message of the exchange, after which ``_refuse`` counts it."""
         exchange = self._exchange
         if exchange is not None and exchange.refusal is not None and exchange.state is not State.FAILED:
             self._note("login", exchange, exchange.refusal)

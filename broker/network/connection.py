@@ -11,7 +11,7 @@ grows with arriving bytes. So an idle connection owns no buffer.
     in line          yes, produce requests        the answers that wait for replicas have come (``late_answers``)
     queue too long   ahead, to READ_AHEAD_BYTES   the client has drained it below QUEUE_BYTES
     memory is full   to READ_AHEAD_BYTES          it may read (``tidelog.broker.network.request_memory``)
-    ended            no                           the client sends no more; its last requests are handled: then closed
+    ended            no                           the client sends no more; the scheduled turn is over: then closed
     finishing        no                           the last answer is sent: then closed
 
 A turn is over after FRAMES_PER_TURN frames or TURN_MS. Frames that are left wait in the reader for the next turn.
@@ -51,7 +51,7 @@ FRAMES_PER_TURN = 64
 TURN_MS = 2.0
 """After this time the connection's next frames wait until other connections had their turns."""
 FRAMES_PER_LOOK = 4
-"""The clock is read after this many frames, and after each one larger than SMALL_FRAME_BYTES."""
+"""The clock is read after this many frames, and before each one larger than SMALL_FRAME_BYTES."""
 SMALL_FRAME_BYTES = 512
 READ_AHEAD_BYTES = 64 * 1024
 """A connection with this many buffered bytes of requests that have to wait is not read from."""
@@ -477,9 +477,9 @@ class Connection:
         self._shell.forget(self)
 
     def close_if_reset(self) -> bool:
-        """Close if the client has reset the connection, once earlier requests are handled; return whether it has.
-
-        The loop reports a reset once. If data came with it, that call received the data, and no further call follows.
+        """Close if the client has reset the connection; return whether it has. What it sent before is handled first,
+        unless an earlier answer is still to come or to be sent. The loop reports a reset once. If data came with it,
+        that call received the data, and no further call follows.
         """
         self._is_watched_for_reset = False
         if self.closed or not is_reset(self.sock):
@@ -573,7 +573,7 @@ def receive_more(connection: Connection, reader: FrameReader, now_ms: float) -> 
 
 
 def end_of_stream(connection: Connection) -> None:
-    """Close once the received requests are handled: the client sends nothing more."""
+    """Close, after the scheduled turn if there is one: the client sends no more. Waits and unsent answers are lost."""
     if connection._turn_scheduled:
         connection._ended = True
         connection.update_reading()

@@ -1,7 +1,7 @@
 """Shared parts of a loop's connections: the receive buffer, the dispatcher, the limits, and the sweep.
 
-The sweep is a timer that runs while some connection holds a buffer or owes bytes. It closes connections of slow clients
-and releases unused buffers. Loop thread only.
+The sweep is a timer that runs while some connection holds a buffer, owes bytes, or has received something since the
+last sweep. It closes connections that are slow or were reset, and releases unused buffers. Loop thread only.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ class Shell:
     def make_room(self) -> bool:
         """Close a connection that was reset, else the oldest that has sent no request yet: descriptors are short.
 
-        Returns whether one was closed. A client that has sent a request and is connected is never closed for this.
+        Returns whether one was closed. A connected client of which the dispatcher has had a request is never closed for
+        this; the messages of a SASL exchange do not count.
         """
         before = len(self.connections)
         for connection in list(islice(self.maybe_reset, SWEEP_PER_TURN)):

@@ -2,8 +2,9 @@
 
 The protocol's own bound, 2^20 elements in all arrays of one message together (``tidelog.protocol.types.MAX_ELEMENTS``),
 keeps a decoder's memory finite. These bounds are tighter: several times what clients of very large clusters send, so
-that a request and its answer stay below some ten megabytes. A request beyond them is malformed: its connection is
-closed, with a line in the log that names the array. The most that clients send:
+that a request and its answer stay below some ten megabytes. Answers about all topics, and those of DescribeConfigs, may
+be longer. A request beyond the bounds is malformed: its connection is closed, with a line in the log that names the
+array. The most that clients send:
 
     partitions      a consumer or admin client names each partition it reads, commits or describes: tens of thousands
     names           an admin client asks for all topics, or for all groups of a coordinator, at once: tens of thousands
@@ -70,7 +71,7 @@ MAX_ANSWER_BYTES = 100_000_000
 """Largest size in bytes of a long answer without its records: librdkafka accepts none that is longer
 (``receive.message.max.bytes``). A handler whose answers may get that long returns an error instead; else the connection
 is closed, with a line in the log. Only answers of a broker with a million partitions or more come near this bound,
-since no handler repeats much of what a request names."""
+since no handler repeats much of what a request names. DescribeConfigs has a lower bound of its own."""
 
 MAX_BYTES = 8 * 1024 * 1024
 """Largest size in bytes of a request without records: five times those of a request with NAMES names of common

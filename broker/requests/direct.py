@@ -158,7 +158,8 @@ class DirectDispatcher:
         raise NotImplementedError
 
     def _answer_many(self, route: Any, context: RequestContext, frame: memoryview, position: int) -> Answer:
-        """Answer a request of more elements than one turn decodes. Raises InvalidRequestError, CloseConnectionError."""
+        """Answer a request that one turn did not decode, for its many elements or because it is malformed. Raises
+        InvalidRequestError, CloseConnectionError."""
         raise NotImplementedError
 
     def _answer_measured(self, route: Any, context: RequestContext, request: Any, size: int) -> Answer:

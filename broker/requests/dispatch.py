@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LARGE_BYTES = 128 * 1024
-"""A longer request is queued, unless it is a Produce or of WAITING_APIS: few of these are worked on at a time, and
-clients take turns."""
+"""A longer request is queued, unless it is a Produce or of WAITING_APIS: few of the queued requests are worked on at a
+time, and clients take turns."""
 WAITING_APIS = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """APIs whose answers may wait for other clients: they are not queued, as they would hold up the queue."""
 

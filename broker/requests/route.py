@@ -36,10 +36,11 @@ _PREFIX = struct.Struct(">ii")
 _FLEXIBLE_PREFIX = struct.Struct(">iix")  # with an empty set of tagged fields
 
 FEW = 8
-"""Largest array whose elements' own arrays are released one by one, too (``elements_of``)."""
+"""Largest array whose elements' own arrays are released in steps, too (``elements_of``)."""
 ONE_TURN_BYTES = 8192
-"""A longer request is copied, and decoded in steps: with elements of 2 bytes it may take over a millisecond. Produce
-requests are long but have few elements: they are decoded in the receive buffer."""
+"""A longer request is decoded in steps, from a copy unless its frame owns its memory (OWNED_BYTES): with elements of 2
+bytes it may take over a millisecond. Produce requests are long but have few elements: they are decoded in the receive
+buffer."""
 ONE_TURN_ELEMENTS = 1024
 """A produce request with more partitions and topics than this is decoded in steps, too."""
 

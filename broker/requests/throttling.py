@@ -229,7 +229,8 @@ class Measure:
 
 
 def write_int32(frame: bytes | Parts, position: int, value: int) -> bytes | Parts:
-    """Write a number into the first part of a frame; a negative ``position`` counts from the end of the last part."""
+    """Write a number into the first part of a frame. A negative ``position`` counts from the end of the last part, into
+    which the number is written then."""
     parts = [frame] if isinstance(frame, bytes) else [*frame]
     index = -1 if position < 0 else 0
     part = bytearray(cast(bytes, parts[index]))
