@@ -1,9 +1,10 @@
 """ApiVersions: the versions of each API, as the registry of handlers has them. A cluster's member lists an API that it
 forwards only in versions that the active controller serves, too.
 
-v0-2 equal; v3 flexible (its response header stays version 0, so that clients which do not know the broker yet can read
-it); v4 allows features whose lowest version is 0 (KAFKA-17011). An unknown version is answered by the dispatcher in
-version 0 with UNSUPPORTED_VERSION (KIP-511). Client names and versions are checked as Kafka checks them.
+v1 adds the throttle time; v3 flexible (its response header stays version 0, so that clients which do not know the
+broker yet can read it); v4 allows features whose lowest version is 0 (KAFKA-17011). An unknown version is answered by
+the dispatcher in version 0 with UNSUPPORTED_VERSION (KIP-511). Client names and versions are checked as Kafka checks
+them.
 """
 
 from __future__ import annotations

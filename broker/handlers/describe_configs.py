@@ -1,4 +1,4 @@
-"""DescribeConfigs: every config key with its value, the value's source, and the values of other sources (synonyms).
+"""DescribeConfigs: every config key with its value, the value's source, and the values of all sources (synonyms).
 
 v0 says only whether a value is the default; v1 adds source and synonyms; v3 adds type and documentation; v4 is
 flexible.

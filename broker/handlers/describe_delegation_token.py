@@ -1,7 +1,8 @@
-"""DescribeDelegationToken: the tokens of some owners, or of all, that the client may see (KIP-48, KIP-373).
+"""DescribeDelegationToken: the tokens of some principals, or of all, that the client may see (KIP-48, KIP-373).
 
-Versions 0 to 3. A token's owner, requester and renewers may see it; others need DESCRIBE on it, or DESCRIBE_TOKENS on
-its owner.
+Versions 0 to 3. The request calls the principals owners, but a token is theirs, too, if they requested it or may renew
+it. These three may see it; others need DESCRIBE on it, or DESCRIBE_TOKENS on its owner. Without an authorizer every
+client may see every token.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ Request = DescribeDelegationTokenRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeDelegationTokenRequest
 ) -> Steps[DescribeDelegationTokenResponse]:
-    """Describe tokens. Raises DelegationTokenRequestNotAllowedError, DelegationTokenAuthDisabledError."""
+    """Describe tokens; null owners mean all. Raises DelegationTokenRequestNotAllowedError,
+    DelegationTokenAuthDisabledError."""
     check_may_ask(broker.config, context)
     tokens = broker.services.tokens.get()
     asked = None if request.owners is None else {f"{one.principal_type}:{one.principal_name}" for one in request.owners}

@@ -33,7 +33,8 @@ Request = DescribeTopicPartitionsRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> Steps[DescribeTopicPartitionsResponse]:
-    """Answer with one page. Raises InvalidRequestError for a cursor before the first partition."""
+    """Answer with one page. Raises InvalidRequestError for a cursor before the first partition, or in a topic that the
+    request does not name."""
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
         raise InvalidRequestError(f"DescribeTopicPartitions cursor partition must be valid: {cursor.partition_index}")

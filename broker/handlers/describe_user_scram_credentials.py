@@ -1,4 +1,5 @@
-"""DescribeUserScramCredentials: the SCRAM mechanisms of users (KIP-554). Version 0; null users mean all."""
+"""DescribeUserScramCredentials: the SCRAM mechanisms of users (KIP-554). Version 0; null or an empty list asks for
+all users."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ _FIRST_WITH_RACKS = 11
 _NO_EPOCH = -1
 _NO_TOPICS: frozenset[str | bytes] = frozenset()
 MANY_TARGETS = 32
-"""A fetch that names more partitions than this is answered in steps."""
+"""A fetch that names more partitions than this, or whose session has more to read, is answered in steps."""
 
 
 class ReadParams:
@@ -387,7 +387,8 @@ def read_partition(
 ) -> PartitionData | None:
     """Read one partition's part of the response; None if an incremental response omits it because nothing changed.
 
-    Raises OffsetOutOfRangeError, FencedLeaderEpochError, UnknownLeaderEpochError, KafkaStorageError.
+    Raises NotLeaderOrFollowerError, OffsetOutOfRangeError, FencedLeaderEpochError, UnknownLeaderEpochError,
+    KafkaStorageError, UnsupportedCompressionTypeError.
     """
     epoch = target.current_leader_epoch
     offsets = partition.offsets(epoch if epoch > _NO_EPOCH else _NO_EPOCH, by_follower=by_follower)

@@ -24,7 +24,7 @@ LEADER_ERRORS = frozenset({NotLeaderOrFollowerError.code, FencedLeaderEpochError
 
 
 class Leader(NamedTuple):
-    """The leader of a partition; both -1 where none is known."""
+    """The leader of a partition: id -1 if it has none now, and both -1 for a partition that does not exist."""
 
     node_id: int
     epoch: int

@@ -1,8 +1,9 @@
-"""Fetch of many partitions, in steps: read, wait, read again, answer.
+"""Fetch in steps, of many partitions, or of logs that must be opened or proved first: read, wait, read again, answer.
 
-``tidelog.broker.handlers.fetch`` does the same in one turn for a few partitions. If there is too little to read, the
-fetch waits in the purgatory under all its partitions. Once one of them has records or moves its offsets, all are read
-again, as in Kafka. They are read again in steps, too, so that the append that causes this does not wait for it.
+``tidelog.broker.handlers.fetch`` does the same in one turn for a few partitions that can be read now. A log is proved
+when a thread has checked its transaction index. If there is too little to read, the fetch waits in the purgatory under
+all its partitions. Once one of them has records or moves its offsets, all are read again, as in Kafka. They are read
+again in steps, too, so that the append that causes this does not wait for it.
 Slices that were read are released when the connection closes.
 """
 
@@ -49,7 +50,7 @@ def fetch_many(
 def fetch_in_steps(
     broker: Broker, client: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
-    """Answer a fetch of many partitions, as ``fetch.handle`` does."""
+    """Answer a fetch as ``fetch.handle`` does, once the logs of its partitions are open."""
     from tidelog.broker.handlers.fetch import LAST_VERSION_DOWN_CONVERTED, converted_response, with_endpoints
 
     yield from open_logs(broker, context)
@@ -134,7 +135,8 @@ def read_until_enough(broker: Broker, context: FetchContext, params: ReadParams,
     """Read, wait and read again until there are ``min_bytes``, but no longer than ``max_wait_ms``. For the check of a
     transaction index, wait up to PROOF_WAIT_MS.
 
-    Each wait begins before the partitions are read, so that no append between the read and the wait is missed.
+    Each wait for records begins before the partitions are read, so that no append between the read and the wait is
+    missed.
     """
     from tidelog.broker.handlers.fetch import PartitionRead, release_results
 

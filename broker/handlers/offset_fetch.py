@@ -85,7 +85,7 @@ def leave_out_repeated_partitions(
 
 
 def error_response(request: OffsetFetchRequest, error: KafkaError) -> Steps[OffsetFetchResponse]:
-    """Answer with the error for each group, at the top, and for v0-1 in each partition."""
+    """Answer with the error for each group (v8 and later), at the top (v2-7), and in each partition, for v0-1."""
     topics = yield from _build_error_topics(request, error.code)
     groups = yield from apply_each(
         request.groups, lambda group: OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)

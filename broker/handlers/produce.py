@@ -309,7 +309,8 @@ def _append_records(
     progress: Progress,
     validated: ValidationResult | None,
 ) -> tuple[LogAppendInfo, Deferred[None] | None]:
-    """Append one partition's records; return a Deferred if the answer has to wait until they are committed.
+    """Append one partition's records; return a Deferred if the answer has to wait until they are committed, or for the
+    check of the transaction.
 
     Raises KafkaErrors of all kinds, TooMuchForTurnError, StaleOffsetsError.
     """
