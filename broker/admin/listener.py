@@ -57,8 +57,8 @@ class AdminListener:
         self._runner: AppRunner | None = None
 
     def open(self) -> str | None:
-        """Bind and listen. Returns HOST:PORT, or None if the key has no address. Raises OSError if the address is
-        taken."""
+        """Bind and listen. Returns HOST:PORT, or None if the key has no address. Raises OSError if the address cannot
+        be bound."""
         text = self._broker.config.get_str(self._interface.key)
         if not text:
             return None

@@ -1,6 +1,6 @@
 """Permissions of the admin interface: the operation that each page requires, and its check for a request's sender.
 
-C is the cluster and T the topic of the path. Open pages need no login.
+C is the cluster and T the topic of the path. Open pages need no login, but a wrong one is refused there, too.
 
     page                         open    needs                    without it
     /healthz, /readyz            yes     nothing                  -
@@ -76,7 +76,8 @@ CONSOLE_NEEDS: dict[str, Need | None] = {
     "/console/client": Need(AclOperation.DESCRIBE),
     "/console/static/{name}": None,
 }
-"""The same for the console's pages. None: the page sends Kafka requests as its user, and each of them is authorized."""
+"""The same for the console's pages. None: the page sends Kafka requests as its user, and each of them is authorized;
+static files need only the login."""
 
 
 def need_of_page(_request: web.Request, path: str) -> Need | None:

@@ -1,9 +1,9 @@
 """The broker's configuration: the tables of keys of all parts, and the values that were read for them.
 
 Sources, later ones win: defaults; the files of ``TIDELOG_CONFIG_FILES``; ``server.properties``; ``KAFKA_*`` variables;
-``--override``; then what the admin API has set, for the whole cluster and after that for this node. An unknown key is
-logged once, unless it may be a line of a secret. An invalid value, or an unknown key of ``--override``, ends the start:
-``ConfigError`` names the key and what is wrong, in one line.
+``--override``; other options of ``tidelog serve``; then what the admin API has set, for the whole cluster and after
+that for this node. An unknown key is logged once, without its name if it may be a line of a secret. An invalid value,
+or an unknown key of ``--override``, ends the start: ``ConfigError`` names the key and what is wrong, in one line.
 
 A ``BrokerConfig`` is read on the loop thread. After the start only ``set_dynamic`` changes it. Readers ask for a value
 whenever they need it, so a change takes effect at once.
@@ -78,7 +78,8 @@ SASL_PROTOCOLS = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
 
 
 class Endpoint(NamedTuple):
-    """One listener, or one advertised address. An empty host means all interfaces."""
+    """One listener, or one advertised address. An empty host of a listener means all interfaces; that of an advertised
+    address means the address at which the client reached the broker."""
 
     listener_name: str
     security_protocol: str

@@ -1,4 +1,4 @@
-"""Descriptions of configs: every key with its value, the value's source, and the values that it overrides.
+"""Descriptions of configs: every key with its value, the value's source, and what each source gives (synonyms).
 
 The module docstring of ``broker/controller/configs.py``, which makes changes, lists the sources of a value. Loop thread
 only.
@@ -43,7 +43,7 @@ class ConfigSynonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """A described key: its value in force, the value's source, and the values that it overrides."""
+    """A described key: its value in force, the value's source, and all sources (synonyms), the one in force first."""
 
     name: str
     value: str | None
@@ -208,7 +208,8 @@ def entry_of(
 
 
 def unit_synonyms(server_key: str) -> list[str]:
-    """Return the server keys that apply if this one is not set, in coarser units: hours for milliseconds."""
+    """Return the server keys that apply if this one is not set, mostly in coarser units: hours for
+    milliseconds."""
     for synonyms in SYNONYMS.values():
         names = [synonym.server_key for synonym in synonyms]
         if server_key in names:

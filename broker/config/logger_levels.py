@@ -26,7 +26,7 @@ _NAMES = {number: name for name, number in LEVELS.items()}
 
 
 def describe_loggers(keys: Collection[str] | None = None) -> list[ConfigEntry]:
-    """Describe the level in force of every logger."""
+    """Describe the level in force of every logger, or only of those in ``keys``."""
     manager = logging.Logger.manager.loggerDict
     names = [ROOT, *sorted(name for name, logger in manager.items() if isinstance(logger, logging.Logger))]
     return [describe_logger(name) for name in names if keys is None or name in keys]

@@ -168,13 +168,15 @@ CLIENT_METRICS_CONFIG_DEF = ConfigDef(
     )
 )
 CONFIG_DEFS = {ResourceType.GROUP: GROUP_CONFIG_DEF, ResourceType.CLIENT_METRICS: CLIENT_METRICS_CONFIG_DEF}
+"""Tables of the resources whose keys are declared in this module."""
 
-_CONFIG_DEFS = {
+_ALL_CONFIG_DEFS = {
     ResourceType.TOPIC: TOPIC_CONFIG_DEF,
     ResourceType.BROKER: BROKER_CONFIG_DEF,
     ResourceType.CLIENT_METRICS: CLIENT_METRICS_CONFIG_DEF,
     ResourceType.GROUP: GROUP_CONFIG_DEF,
 }
+"""Tables of all resources that have one. The keys of BROKER_LOGGER are the loggers that exist."""
 
 
 def is_shown(kind: int, name: str) -> bool:
@@ -184,9 +186,9 @@ def is_shown(kind: int, name: str) -> bool:
     A listener's key is known by what follows its prefix. Source: KafkaConfigSchema.isSensitive of Kafka 4.3, which
     hides values of unknown keys, too, and of all keys of single listeners.
     """
-    if kind not in _CONFIG_DEFS:
+    if kind not in _ALL_CONFIG_DEFS:
         return False
-    keys = _CONFIG_DEFS[ResourceType(kind)].keys
+    keys = _ALL_CONFIG_DEFS[ResourceType(kind)].keys
     words = name.split(".")
     endings = range(len(words)) if is_listener_key(name) else range(1)
     found = [keys[ending] for ending in (".".join(words[start:]) for start in endings) if ending in keys]

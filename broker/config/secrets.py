@@ -142,7 +142,8 @@ def read_key(allowed: list[str] | None, path: str, key: str) -> str:
 
 
 def read_file_of(allowed: list[str] | None, path: str, name: str) -> str:
-    """Read the text of a file of a directory, without the line break at its end. Raises as ``read_text``."""
+    """Read the text of a file of a directory, without the line break at its end. Raises LookupError for a
+    name that is no file's, and what ``read_text`` raises."""
     if name in ("", ".", "..") or "/" in name:
         raise LookupError
     return read_text(allowed, os.path.join(path, name)).removesuffix("\n").removesuffix("\r")

@@ -3,8 +3,8 @@
 Topic-level keys are declared in ``log/config.py``; the server keys that give them their defaults (``log.retention.ms``,
 ``message.max.bytes``) are derived from them here. The cleaner declares its own in ``cleaner/config.py``;
 ``broker/config/broker_config.py`` puts the tables together. Some defaults differ from Kafka's: with Kafka's, a single
-node would not work (replication factors of internal topics), would be open to the network unasked (``listeners``), or
-would keep groups waiting (assignment intervals).
+node would not work (replication factors of internal topics) or be open to the network unasked (``listeners``). It would
+keep groups waiting (assignment intervals), or its memory would have no bound (``queued.max.request.bytes``).
 
 A key is declared only if some code reads it; else it is listed in ``NO_EFFECT``. A test checks this.
 
@@ -111,7 +111,8 @@ SOCKET_KEYS = (
     ConfigKey("socket.busy.poll.us", INT, 150, between(0, 10_000), LOW,
         "When a client sends each request within so many microseconds of its last one, the broker waits so long for "
         "the next one without sleeping. 0: it always sleeps. Tidelog's own key."),
-    ConfigKey("socket.listen.backlog.size", INT, 50, between(1), MEDIUM, "Connections that may wait to be accepted."),
+    ConfigKey("socket.listen.backlog.size", INT, 50, between(1), MEDIUM,
+        "Connections that may wait to be accepted. When not set, the system's maximum."),
     ConfigKey("max.connections", INT, INT_MAX, between(0), MEDIUM,
         "The most connections of all listeners at one time; further ones are not accepted until one closes. Single "
         "listeners have no limits of their own.", dynamic=True),
