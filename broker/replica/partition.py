@@ -1,8 +1,8 @@
 """Partition of which this broker has a replica: leadership, replicas, appends, reads and offsets of its log.
 
-No other package reads or writes a partition's log: appends, reads and look-ups of offsets go through here, so that
-leadership and the high watermark are checked in one place. Leader, epoch, replicas and ISR are those of the metadata
-image.
+Clients' appends, reads and look-ups of offsets go through here, so that leadership and the high watermark are checked
+in one place. Outside of this package only ``broker.find`` takes a partition's log (``local_log``), to index and search
+it. Leader, epoch, replicas and ISR are those of the metadata image.
 
 The log keeps the high watermark. With one replica it moves to the log end at each append, unless the topic has
 ``flush.messages``. Then it may have to wait for a sync (``group_flush``): with ``flush.messages=1`` no consumer sees a
@@ -151,10 +151,12 @@ class Partition:
             self._commits.fail(NotLeaderOrFollowerError())
 
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH, *, by_follower: bool = False) -> None:
-        """Check that this broker leads the partition, in the leader epoch that the client knows (KIP-320).
+        """Check that this broker leads the partition, in the leader epoch that the client knows (KIP-320). With
+        ``by_follower`` this broker may be a follower, whose log the client reads (KIP-392).
 
         Raises FencedLeaderEpochError when the client's metadata is old, UnknownLeaderEpochError when this broker's is,
-        NotLeaderOrFollowerError when another broker leads. As in Kafka the epoch is checked first.
+        NotLeaderOrFollowerError when another broker leads, unless ``by_follower``. As in Kafka the epoch is checked
+        first.
         """
         if current_leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
             raise FencedLeaderEpochError if current_leader_epoch < self.leader_epoch else UnknownLeaderEpochError
@@ -263,8 +265,9 @@ class Partition:
         validated: ValidationResult | None = None,
         transaction_version: int = 0,
     ) -> LogAppendInfo:
-        """Append as the leader, move the high watermark, and wake waiting fetches. ``validated`` is the result of
-        ``validation``, ``transaction_version`` that of a marker's transaction.
+        """Append as the leader, and wake waiting fetches. The high watermark moves at once only if no sync and no other
+        replica has to be waited for. ``validated`` is the result of ``validation``, ``transaction_version`` that of a
+        marker's transaction.
 
         Raises what ``UnifiedLog.append_as_leader`` raises, NotLeaderOrFollowerError, NotEnoughReplicasError;
         TooMuchForTurnError if a thread has to open the log first.

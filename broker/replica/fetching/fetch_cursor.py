@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_REMEMBERED = 16
 """Largest number of readers of large batches in one partition whose next batches are remembered."""
 LOOKS_SKIPPED = 64
-"""After a small batch this many reads look at no header."""
+"""After a batch that is small, or whose header is not in the page cache, this many reads look at no header."""
 _HEADER_BYTES = 27
 """Length of base offset, length, epoch, magic, CRC, attributes and last offset delta."""
 _LENGTH, _MAGIC, _LAST_OFFSET_DELTA = 8, 16, 23

@@ -46,7 +46,7 @@ class LeaderParts(NamedTuple):
     timers: TimerQueue
     lag_time_max_ms: float
     note_joinable: Callable[[Leading], object]
-    """Called with a partition whose ISR should be proposed now."""
+    """Called with the leader's side of a partition whose ISR should be proposed now."""
     save_later: Callable[[UnifiedLog], object]
     """Called with a log whose leader epochs a thread is to write."""
     quota: ReplicationQuota | None = None
@@ -159,7 +159,7 @@ class Leading:
 
     @property
     def low_watermark(self) -> int:
-        """The smallest log start of the live replicas."""
+        """The smallest log start of the live replicas; -1 if one of them has not fetched yet."""
         return self.leader_state.low_watermark(self._partition.log_start_offset)
 
     def _settle_deletions(self) -> None:

@@ -78,7 +78,8 @@ class ReplicaDirectories:
         self.note(listed)
 
     def next_request(self, image: MetadataImage, broker_epoch: int) -> AssignReplicasToDirsRequest | None:
-        """Return the assignments that this image lacks as a request; None if it lacks none."""
+        """Return the assignments that this image lacks as a request, MAX_ASSIGNMENTS at most; None if there is none to
+        report now. Until an image has an assignment, later requests repeat it."""
         self.note(changed_partitions(self._compared, image))
         self._compared = image
         self.held_back = 0
