@@ -157,8 +157,8 @@ def formatted_identity(file_system: FileSystem, directory: str) -> MetaPropertie
 
 def move_strays(manager: LogManager, node_id: int, image: MetadataImage) -> dict[str, bytes]:
     """Rename the logs that are not replicas of this broker in the image, and surplus copies of a log, so that none of
-    them is served. Return the topic ids of the other logs, by path. A directory that fails meanwhile goes offline. Any
-    thread.
+    them is served. Return the topic ids of this broker's logs, by their paths before that; surplus copies are among
+    them. A directory that fails meanwhile goes offline. Any thread.
 
     A log without a readable topic id was never appended to. Two copies exist if a directory failed, its logs were
     created in another one while ``log.dirs`` lacked it, and it is back. The copy in the directory that the image names

@@ -264,7 +264,7 @@ class Member:
             await wait_for_event(self._changed, NO_CONTROLLER_S / 10)
 
     async def close(self) -> None:
-        """End the tasks and their connections."""
+        """End the tasks; a request that is under way closes its connection."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -2,7 +2,7 @@
 
     a new leader epoch in an image   the epoch is noted in the log before the first fetch is answered, and the
                                      partition gets a new ``LeaderState``
-    each half of replica.lag.time.max.ms, and when a follower reaches the log's end
+    each half of replica.lag.time.max.ms, and when a follower outside the ISR reaches the high watermark
                                      ISR changes are proposed; all proposals that wait go in one request
 
 Loop thread only. Source: ReplicaManager.applyDelta and AlterPartitionManager of Kafka 4.3.
