@@ -22,7 +22,8 @@ REMOTE_STORAGE = "remote.storage.enable"
 
 
 def activation_records(location: MetadataLocation, image: MetadataImage, node_id: int) -> Iterator[VersionedRecord]:
-    """Yield the first records of a new log, and an election of this node for each partition that it does not lead.
+    """Yield the first records of a new log, and elections of this node: for each partition that it does not lead, and
+    for each that has eligible leader replicas.
 
     Raises KafkaStorageError.
     """

@@ -5,7 +5,8 @@ Sources of a value; the first one that has it wins:
     topic    the topic's own value -> those of the broker
     broker   this node's dynamic value -> the cluster's dynamic value -> the static value -> the default
     loggers  set through the API -> as the process started (levels are not kept over restarts, nor are Kafka's)
-    groups, client metrics    set through the API -> the default
+    groups   set through the API -> the broker's ``group.<key>``, or the default if there is no such key
+    client metrics   set through the API -> the default
 
 Static values are those of ``server.properties`` and the other sources of ``broker/config/broker_config.py``. Where a
 topic key has another name on the server (``log.retention.hours`` for ``retention.ms``), ``log/config.py`` says so.

@@ -178,7 +178,7 @@ class EmbeddedController:
 
     def take_snapshot(self, min_bytes: int = SNAPSHOT_BYTES) -> bool:
         """Write a snapshot and delete the log before it, unless the log has grown by less than ``min_bytes`` since
-        the last one.
+        the last one, or has failed. Return whether one was written.
 
         For a log that Kafka may not replay (``MetadataDelta.is_unsafe_for_kafka``) there is no such limit. Any thread,
         one at a time. Raises KafkaStorageError.

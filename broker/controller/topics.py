@@ -66,7 +66,8 @@ if TYPE_CHECKING:
     from tidelog.broker.metadata.metadata_image import MetadataImage
 
 MAX_TOPIC_NAME_LENGTH = 249
-"""Kafka's limit: names of directories (<name>-<partition>, and longer ones during deletion) have 255 characters."""
+"""Kafka's limit: names of directories (<name>-<partition>, and longer ones during deletion) may have 255
+characters."""
 MAX_PARTITIONS_PER_REQUEST = 10_000  # Kafka's limit
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 PLAIN_MARK = "..."
@@ -74,7 +75,9 @@ PLAIN_MARK = "..."
 
 
 class TopicListener(Protocol):
-    """Listener that creates and removes the logs; called on the loop thread after the records are committed."""
+    """Listener that creates and removes the logs. It is called on the loop thread, after the records are committed;
+    only ``first_logs`` of a widening is called before that.
+    """
 
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
         """Return a function for any thread that creates some logs of partitions ``first_partition`` and above; the

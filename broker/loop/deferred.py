@@ -255,7 +255,8 @@ def when_all(waited_for: Iterable[Deferred[Any]], value: T) -> Deferred[T]:
 
 
 def error_of(outcome: Deferred[Any] | KafkaError) -> KafkaError | None:
-    """Return the error of an outcome: a KafkaError itself, or what a settled Deferred failed with; None if neither."""
+    """Return the error of an outcome: a KafkaError itself, or the one that a settled Deferred failed with; None if
+    neither. Raises CloseConnectionError if the Deferred failed with that."""
     if isinstance(outcome, KafkaError):
         return outcome
     try:

@@ -29,7 +29,8 @@ class Subscription(NamedTuple):
 
 
 def subscription_of(configs: ConfigManager, context: RequestContext, client_instance_id: bytes) -> Subscription:
-    """Return the union of all subscriptions that match this client: all their metrics, at the shortest interval."""
+    """Return the union of all subscriptions that match this client: all their metrics, at the shortest interval, which
+    is DEFAULT_PUSH_INTERVAL_MS at most."""
     software_name, software_version = context.client_software
     client = {
         "client_instance_id": uuid_to_str(client_instance_id),
