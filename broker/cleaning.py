@@ -224,12 +224,12 @@ def forget_quietly(manager: LogCleanerManager, partition: TopicPartition, direct
 
 
 def cleaner_of(broker: Broker) -> LogCleaner:
-    """Return the broker's cleaner; start it if it is not running. Loop thread."""
+    """Return the broker's cleaner; build and start it if it was not built. Loop thread."""
     return broker.services.cleaner.get()
 
 
 def start_cleaner(broker: Broker) -> LogCleaner:
-    """Build and start the cleaner of a broker."""
+    """Build and start the cleaner of a broker; with ``log.cleaner.enable=false`` it has no threads."""
     cleaner = LogCleaner(
         CompactedLogs(broker),
         broker.log_manager.environment.file_system,

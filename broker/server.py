@@ -5,9 +5,10 @@
             requests in flight and closes -> audit lines that are left are written -> logs are flushed, checkpoints and
             the clean-shutdown marker written -> the metadata log closes
 
-Stopping is bounded: a client that does not read its answers within DRAIN_MS is disconnected, so that the whole stop
-fits into the ten seconds that an orchestrator gives. The clean-shutdown marker is written only when all logs are
-flushed. Loop thread only.
+Stopping is bounded: a client that does not read its answers within DRAIN_MS is disconnected, so that the stop fits into
+the ten seconds that an orchestrator gives. A member first moves its leaders to other brokers (``Role.leave``), while
+clients are still served; that may take minutes (``broker/member/member.py``). The clean-shutdown marker is written only
+when all logs are flushed. Loop thread only.
 """
 
 from __future__ import annotations

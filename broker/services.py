@@ -9,7 +9,7 @@
     tokens              ``delegation.token.secret.key``       a request or a login with one    -
     virtual_partitions  -                                     a request for a virtual topic    -
     indexing            a topic with an index                 such a topic, a look-up          thread joined
-    cleaner             ``log.cleaner.enable``                the admin interface              threads joined
+    cleaner             ``log.cleaner.enable``                the admin interface, a deletion  threads joined
 
 Their modules are not imported earlier, so that services that are not wanted cost neither start-up time nor memory. The
 server walks the table; other parts get the service that they need from ``broker.services``. Loop thread only.

@@ -131,7 +131,8 @@ class LaboratoryServer:
         await self._server.catch_up()
 
     async def snapshot(self) -> int:
-        """Copy the whole state. Returns the snapshot's number, for ``restore``. Raises OSError."""
+        """Copy the whole state. Returns the snapshot's number, for ``restore``. Faults and a full disk end with the
+        stop. Raises OSError."""
         await self._stop_broker()
         number = len(self._snapshots)
         try:

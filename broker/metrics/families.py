@@ -63,7 +63,8 @@ _ROWS = (
         "Requests that wait for records or for their timeout.",
     ),
     Family(
-        "kafka_server_delayedoperationpurgatory_expired_total", COUNTER, "Waiting requests that timed out.",
+        "kafka_server_delayedoperationpurgatory_expired_total", COUNTER,
+        "Waiting requests that were answered with what there was: at a timeout, or for the client's next request.",
         "kafka_server_delayedoperationpurgatory_expired",
     ),
     Family("kafka_server_fetchsessioncache_sessions", GAUGE, "Incremental fetch sessions."),
