@@ -1,8 +1,8 @@
 """Start of a broker: it claims the data directories, and builds the parts in the order of their dependencies.
 
-    directories created -> locked against a second broker -> meta.properties compared or written
-    -> metadata log opened and replayed -> topics and configs of its image
-    -> logs (recovered, or only listed after a clean stop) -> the rest
+    no other node in the cluster -> directories created -> locked against a second broker -> meta.properties compared
+    or written -> metadata log opened and replayed -> all other parts, with the topics and configs of its image
+    -> logs (recovered, or only listed after a clean stop)
 
 Everything here runs before the listeners open, so its imports lengthen the start. Loop thread only, except the opening
 of the logs, which is done in a thread.
