@@ -90,7 +90,9 @@ class AdoptedOffsets:
 
 
 def carry_out(file_system: FileSystem, time: Time, plan: AdoptionPlan, progress: Progress) -> None:
-    """Carry a plan out. Raises AdoptionError, and KafkaStorageError when the disk fails; no topic is added then."""
+    """Carry a plan out. Raises AdoptionError, and KafkaStorageError when the disk fails; no topic is added then. Only
+    after a failed sync of the commit, the last step, it is not known whether the topics were added.
+    """
     if plan.problems:
         raise AdoptionError("the plan has problems; nothing was taken over")
     Adoption(file_system, time, plan, progress).run()
