@@ -18,7 +18,9 @@ MAX_REASON_CHARACTERS = 512
 
 
 def record(event: str, reason: str | None = None, /, **fields: object) -> None:
-    """Write one line with these fields; for a failure, which has a reason, as a warning. Long texts are cut."""
+    """Write one line with these fields; for a failure, which has a reason, as a warning. Long texts are cut, except the
+    reason.
+    """
     level = logging.INFO if reason is None else logging.WARNING
     if not logger.isEnabledFor(level):
         return

@@ -94,9 +94,9 @@ class DelegationTokens:
         return self._set_expiry(token, min(token.max_ms, self._now_ms() + lifetime))
 
     def expire(self, requester: str, secret: bytes, period_ms: int) -> int:
-        """Let a token expire after ``period_ms``, at the end of its longest lifetime in any case; remove it if that is
-        negative. Returns the time at which it expires. Raises a KafkaError if there is no such token, if the requester
-        may not renew it, or if it has expired and is not to be removed.
+        """Let a token expire after ``period_ms``, at the end of its longest lifetime in any case; remove it if
+        ``period_ms`` is negative. Returns the time at which it expires. Raises a KafkaError if there is no such token,
+        if the requester may not renew it, or if it has expired and is not to be removed.
         """
         token = self._find(secret)
         check_may_renew(token, requester)
@@ -121,7 +121,7 @@ class DelegationTokens:
         if token is None or not self.is_enabled or self._is_expired(token):
             return None
         credentials = self._credentials.get(token_id)
-        if credentials is None:  # created in a former run; deriving takes some ms, once
+        if credentials is None:  # created in a former run, or by a controller; deriving takes some ms, once
             credentials = derive_credentials(self.secret_of(token_id))
             self._keep(token_id, credentials)
         return TokenCredential(credentials[mechanism], token.owner.partition(":")[2], token.expires_ms)

@@ -1,4 +1,5 @@
-"""HTTP connections whose steps have one deadline together. Only the resolver, which looks up the host, has its own.
+"""HTTP connections whose steps have one deadline together. The resolver, which looks up the host, has its own, and
+:class:`TimedConnection` has exceptions while it connects.
 
 The timeout of a socket is for each read. With it alone, a server that sends a byte of a header every few seconds would
 hold a thread without an end.
@@ -78,7 +79,9 @@ class _TimedFile(io.RawIOBase):
 
 
 class TimedConnection(HTTPConnection):
-    """A connection of urllib, which may lead through a proxy. Each address of the host may take the whole time."""
+    """A connection of urllib, which may lead through a proxy. While it connects, each address of the host, and each
+    read of a proxy's answer, may take the whole time.
+    """
 
     def __init__(self, deadline: Deadline, host: str, **options: Any) -> None:
         super().__init__(host, **options)

@@ -2,7 +2,8 @@
 
     denied                              INFO, at most LINES_PER_SECOND; a line says how many were left out
     allowed                             DEBUG
-    checked to filter or to describe    below DEBUG (Kafka's TRACE), allowed or denied
+    denied with ``is_filter``           below DEBUG (Kafka's TRACE); see ``Authorizer.authorize``
+    operations that an answer lists     below DEBUG, allowed or denied; see ``Authorizer.operations``
 
 Source: StandardAuthorizerData.buildAuditMessage of Kafka 4.3.
 """

@@ -90,7 +90,7 @@ class Authorizer:
         self._grants: WeakValueDictionary[Client, Grants] = WeakValueDictionary()
         self._is_over_many = False
         self.denied_total = 0
-        """Number of denials, without those that only filter an answer; for metrics."""
+        """Number of denials, without those of checks with ``is_filter``; for metrics."""
         self.generation = object()
         """Identity of the ACLs and log levels in force; another object after each change."""
         self._warn_of_many()
@@ -136,7 +136,8 @@ class Authorizer:
         is_filter: bool = False,
     ) -> bool:
         """Return whether a client may do this operation. ``count`` is how often the request names the resource.
-        ``is_filter`` says that a denial is not an error, but leaves the resource out of the answer.
+        ``is_filter`` says that a denial is not an error by itself: it leaves the resource out of the answer, or another
+        permission may do as well.
         """
         decision = self._decide(context, operation, resource_type, name)
         if decision.is_allowed:

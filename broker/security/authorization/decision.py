@@ -7,9 +7,10 @@
     else                                         -> denied
 
 A rule matches a client by principal (its own or ``User:*``), host (its own or ``*``) and operation: the same one or
-ALL. An ALLOW implies more: READ, WRITE, DELETE and ALTER allow DESCRIBE, ALTER_CONFIGS allows DESCRIBE_CONFIGS. A
-permission other than ALLOW denies, also one of a later version of Kafka, which has no name here. Pure; source:
-StandardAuthorizerData of Kafka 4.3, Authorizer.authorizeByResourceType.
+ALL. For ``decide`` an ALLOW implies more: READ, WRITE, DELETE and ALTER allow DESCRIBE, ALTER_CONFIGS allows
+DESCRIBE_CONFIGS. There, a permission other than ALLOW denies, also one of a later version of Kafka, which has no name
+here; ``is_allowed_on_any`` ignores such a one. Pure; source: StandardAuthorizerData of Kafka 4.3,
+Authorizer.authorizeByResourceType.
 """
 
 from __future__ import annotations

@@ -365,7 +365,7 @@ def _answer_refused_topics(call: Call, refused: set[str]) -> AddPartitionsToTxnR
                 results_by_partition=[
                     AddPartitionsToTxnPartitionResult(
                         partition_index=index,
-                        partition_error_code=_code_of_allowed(call, refused, topic.name, index),
+                        partition_error_code=_code_of(call, refused, topic.name, index),
                     )
                     for index in topic.partitions
                 ],
@@ -375,7 +375,7 @@ def _answer_refused_topics(call: Call, refused: set[str]) -> AddPartitionsToTxnR
     )
 
 
-def _code_of_allowed(call: Call, refused: set[str], topic: str, index: int) -> int:
+def _code_of(call: Call, refused: set[str], topic: str, index: int) -> int:
     if topic in refused:
         return _DENIED
     image = call.broker.metadata.topics.get(topic)

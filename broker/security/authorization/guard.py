@@ -185,7 +185,10 @@ class Split:
     """Changes the response of the handler, before refused elements are added."""
 
     def __call__(self, call: Call) -> Any:
-        """Call the handler with the elements that are allowed."""
+        """Call the handler with the elements that are allowed, and add the refused ones to its response.
+
+        If none is allowed, the handler is called only if the check has ``refused``.
+        """
         elements = getattr(call.request, self.array)
         if len(elements) <= FEW:
             errors = [self.refusal(call, element) for element in elements]

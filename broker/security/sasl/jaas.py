@@ -63,7 +63,7 @@ def _tokens(text: str) -> list[_Token]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise _refuse("a text whose quotes are closed")
+            raise _refuse("a text whose quotes and comments are closed, with values that have a slash in quotes")
         position = match.end()
         if match["mark"] is not None:
             found.append(_Token(match["mark"], is_mark=True))

@@ -51,7 +51,7 @@ def build_context(values: Mapping[str, Any], store: KeyStore) -> ssl.SSLContext:
 
 
 def set_versions_and_suites(context: ssl.SSLContext, protocols: Sequence[str], suites: Sequence[str]) -> None:
-    """Set the versions and, if any are named, the cipher suites. Raises ConfigError."""
+    """Set the versions and the cipher suites: those of ``suites``, or DEFAULT_CIPHERS. Raises ConfigError."""
     versions = {ssl.TLSVersion.TLSv1_2} if "TLSv1.2" in protocols else set()
     versions |= {ssl.TLSVersion.TLSv1_3} if "TLSv1.3" in protocols else set()
     if suites:

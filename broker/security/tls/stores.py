@@ -16,7 +16,7 @@ from tidelog.protocol.config_def import ConfigError
 
 STORE_FILES = ("ssl.keystore.location", "ssl.truststore.location")
 KEY_STORE_KEYS = ("ssl.keystore.location", "ssl.keystore.key", "ssl.keystore.certificate.chain")
-"""Keys of which one says that a keystore is given; the last one alone is refused."""
+"""Keys of which each says that a keystore is given: the first alone, or the other two together."""
 TYPE_KEYS = {"ssl.keystore": "ssl.keystore.type", "ssl.truststore": "ssl.truststore.type"}
 _JKS_MAGIC = b"\xfe\xed\xfe\xed"
 _PKCS12_TAG = b"\x30"

@@ -29,7 +29,9 @@ from struct import Struct
 from tidelog.protocol.transferable import ColdSliceError, RetainedFile, SliceCutShortError
 
 CHUNK_BYTES = 64 * 1024
-"""Largest size of one SSL_write: four records. No more than this is kept in memory for a client that does not read."""
+"""Largest size of one SSL_write, four records, to which ``send`` may add the held bytes: less than one record. No more
+than this is kept in memory for a client that does not read.
+"""
 TURN_BYTES = 256 * 1024
 """Largest number of bytes that are encrypted in one turn of the loop; they take about 0.15 ms."""
 RECORD_BYTES = 16 * 1024
