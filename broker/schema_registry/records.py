@@ -75,7 +75,8 @@ class RegisteredSchema:
 
     @property
     def content(self) -> tuple[object, ...]:
-        """The part that determines a schema's id: equal content has one id, in all subjects."""
+        """The part that determines a schema's id: equal content gets one id in all subjects, unless it is imported with
+        another."""
         return self.schema_type, self.text, self.references
 
 
@@ -160,7 +161,7 @@ def schema_of(value: Mapping[str, Any]) -> RegisteredSchema:
 
 
 def schema_record(schema: RegisteredSchema) -> StoredRecord:
-    """Return the record of a schema; fields with default values are omitted, as in Confluent's registry."""
+    """Return the record of a schema; Avro's type and empty references are omitted, as in Confluent's registry."""
     value: dict[str, Any] = {"subject": schema.subject, "version": schema.version, "id": schema.id}
     value.update(schema.others)
     value.update(type_and_references(schema))

@@ -1,7 +1,7 @@
 """Service behind the HTTP interface: requests read the state, and changes are made one after another.
 
-Parsing and rules of compatibility run in a thread of their own, on immutable values. Their result is used if no record
-was appended or replayed meanwhile; else they run again. Loop thread only.
+Parsing and rules of compatibility run in a thread of their own, on immutable values. A registration uses their result
+if no record was appended or replayed meanwhile; else they run again. Loop thread only.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class State:
         return (self._subjects[subject][version] for subject, version in sorted(pairs))
 
     def resolve(self, references: tuple[Reference, ...]) -> tuple[tuple[Reference, RegisteredSchema], ...]:
-        """Return all schemas that references lead to, each once and after those that it refers to.
+        """Return all schemas that references lead to, each after those that it refers to, once for each name.
 
         Raises KeyError for a reference to a missing version.
         """

@@ -8,7 +8,7 @@
                    that schema's values; to an open one only if it accepts everything
       removed      from an open object; from a partly open one if that schema accepts its values; from a closed one
                    only if it was ``false``
-      required     may be removed; may be added for a property with a default
+      required     may be removed; may be added, except for a property that both list and the update has no default for
     items          as properties, by position
     combinations   anyOf, oneOf: for each schema of the original, one of the update accepts all its values;
                    allOf: each schema of the update accepts all values of one schema of the original
@@ -43,7 +43,7 @@ MAX_COMPARISONS = 5_000
 
 
 MAX_MATCHES = 10_000
-"""Largest number of names that are compared with patterns in one comparison: RE2 compiles a pattern for each."""
+"""Largest number of pairs of a name and a pattern in one comparison: RE2 compiles the pattern for each."""
 
 
 class LocatedSchema(NamedTuple):
@@ -75,7 +75,7 @@ class Progress:
     under_way: set[tuple[int, int]] = field(default_factory=set)
     count: int = 0
     matches: int = 0
-    """Number of names of properties that were compared with a pattern."""
+    """Number of pairs of a property's name and a pattern that were compared."""
 
 
 class Comparison:

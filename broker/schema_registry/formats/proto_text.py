@@ -23,7 +23,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 MAX_FIELD = 2**29
+"""The number after the largest one of a field; ends of ranges are exclusive for fields."""
 MAX_ENUM = 2**31 - 1
+"""The largest number of an enum's value; ends of ranges are inclusive for these."""
 _KINDS = FieldDescriptorProto.Type.items()
 SCALARS = {number: name.removeprefix("TYPE_").lower() for name, number in _KINDS}
 _NAMED = (FieldDescriptorProto.TYPE_MESSAGE, FieldDescriptorProto.TYPE_ENUM, FieldDescriptorProto.TYPE_GROUP)

@@ -22,7 +22,7 @@ class Source(NamedTuple):
     schema_type: str
     text: str
     references: tuple[tuple[str, str], ...] = ()
-    """Names with texts in canonical form."""
+    """Names with texts, as they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
