@@ -91,7 +91,7 @@ class FrameReader:
     def receive_data(self, data: Buffer) -> None:
         """Copy ``data`` into the buffer, for callers that do not receive into it."""
         data = memoryview(data)
-        if not self._capacity and len(data) > INITIAL_BUFFER_BYTES:  # enough capacity for all of them at once
+        if not self._capacity and len(data) > INITIAL_BUFFER_BYTES:  # at once for all, or READ_AHEAD_BYTES
             self._replace(min(1 << len(data).bit_length(), READ_AHEAD_BYTES))
         while data:
             room = self.get_buffer()

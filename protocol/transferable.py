@@ -1,7 +1,7 @@
 """Slice of a file that a response will send with ``sendfile``, without reading it first.
 
-A :class:`TransferableRecords` is a part of a response, in place of record bytes. Its file is
-reference-counted: creating the slice retains the file once, and sending or dropping it releases the file once. So a
+A :class:`TransferableRecords` is a part of a response, in place of record bytes. Its file is reference-counted. Whoever
+makes a slice has retained the file for it before; sending or dropping the slice releases the file once. So a
 descriptor is closed only when its last reader has released it, and its number is never reused under a reader.
 """
 
@@ -36,8 +36,8 @@ class RetainedFile(Protocol):
 
 
 class TransferableRecords:
-    """``size`` bytes of ``file`` from byte ``position`` on. Owns one retain of the file. The slice is not changed
-    once it is in a response. Any thread."""
+    """``size`` bytes of ``file`` from byte ``position`` on. Owns one ``retain`` of the file, which the caller
+    of the constructor has made. The slice is not changed once it is in a response. Any thread."""
 
     __slots__ = ("file", "in_memory", "position", "size")
 

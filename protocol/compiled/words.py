@@ -171,7 +171,7 @@ def multiply_high(one: int, other: int) -> int:
 
 
 def prefetch(data: Any, at: int) -> None:
-    """Let the processor prefetch the cache line of item ``at``; uncompiled it does nothing."""
+    """Let the processor prefetch the cache line of byte ``at``; uncompiled it does nothing."""
 
 
 def crc32c(data: Bytes, at: int, size: int) -> int:

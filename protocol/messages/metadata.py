@@ -2,7 +2,7 @@
 
 An empty list of topics means all of them in v0; from v1 null means all and an empty list none.
 
-    v1  racks, controller id, internal topics    v2  cluster id         v4  auto-creation can be refused (KIP-204)
+    v1  racks, controller id, internal topics    v2  cluster id         v4  auto-creation can be refused (KAFKA-5291)
     v5  offline replicas    v7  leader epochs    v8  authorized operations (KIP-430)
     v9  flexible    v10 topic ids in the answer  v11 the cluster's operations move to DescribeCluster (KIP-700)
     v12 topics may be asked for by id alone (KIP-516)    v13 top-level error, REBOOTSTRAP_REQUIRED (KIP-1102)

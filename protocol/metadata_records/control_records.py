@@ -104,7 +104,8 @@ def _key_of(message: ControlMessage) -> bytes:
 def decode_control_record(record: Record) -> ControlMessage | None:
     """Return the message of a control record, None for a type that is not declared here.
 
-    Raises CorruptMessageError (malformed), UnsupportedVersionError (a version of a newer Kafka).
+    Raises InvalidRecordError (malformed key), CorruptMessageError (malformed value), UnsupportedVersionError (a version
+    of a newer Kafka).
     """
     schema = _SCHEMAS.get(control_record_type(record.key))
     if schema is None:

@@ -13,8 +13,8 @@ Formats that are read, and written:
 
     gzip    any number of members                        one member, no name, no time
     snappy  raw blocks; xerial chunks, streams chained    xerial, chunks of 32 KiB (what Kafka's Java client expects)
-    lz4     frames, any number; magic 0 sets carry        one frame of independent 64 KiB blocks, no checksums
-            a header checksum that covers too much        (Java reads no others); magic 0: the same wrong checksum
+    lz4     frames, any number; magic 0 sets carry        one frame of 64 KiB blocks, independent as Java needs them,
+            a header checksum that covers too much        no checksums; magic 0: the same wrong checksum
     zstd    frames, any number; declared sizes ignored    one frame
 
     xerial  = 0x82 "SNAPPY" 0 | version 4 | compatible 4 | (size 4 | raw block)*

@@ -56,7 +56,7 @@ NO_PARTITION_LEADER_EPOCH = -1
 DEFAULT_MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 #: Smallest entry a log can hold: a v0 message's header (Kafka's own lower bound when it walks a log).
 MIN_ENTRY_BYTES = 14
-#: Largest number of batch headers that are read in one turn of the event loop: 0.2 ms of work.
+#: Largest number of batch headers that ``has_transactional_batch`` reads in one call: 0.2 ms of work.
 TURN_BATCHES = 1_000
 #: Smallest possible record: length, attributes, two deltas, null key, null value, no headers.
 MIN_RECORD_BYTES = 7

@@ -157,13 +157,15 @@ def string(
 
 
 def binary(versions: str = "0+", *, nullable: str = "none", default: bytes | None = b"", tag: int | None = None) -> Any:
-    """Declare a field of Kafka's "bytes". Decodes to a memoryview of the message; encodes from any buffer."""
+    """Declare a field of Kafka's "bytes". Decodes to a slice of the decoded buffer, which copies only if that is
+    ``bytes`` or a bytearray; encodes from any buffer.
+    """
     return Field("bytes", versions, nullable, default, tag)
 
 
 def record_batches(versions: str = "0+", *, nullable: str = "none") -> Any:
-    """Declare a field of record batches. Decodes to a memoryview; encodes from a buffer, a TransferableRecords, or a
-    list of both.
+    """Declare a field of record batches. Decodes like :func:`binary`; encodes from a buffer, a TransferableRecords, or
+    a list of both.
 
     The default is null if that is allowed, else no bytes.
     """
@@ -278,7 +280,7 @@ class Message(Struct):
 
     @classmethod
     def decode(cls, view: Buffer, version: int) -> Self:
-        """Decode the message that fills ``view``. Its binary fields are views of it.
+        """Decode the message that fills ``view``. Its binary fields are slices of it, without a copy of a memoryview.
 
         Raises InvalidRequestError (malformed, or bytes left over), UnsupportedVersionError.
         """
