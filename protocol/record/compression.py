@@ -418,7 +418,7 @@ def _xxhash32(data: bytes) -> int:
 
 
 #: Decoders not in use, at most one per thread that ever decoded: making one takes 8 µs, using one 2. A
-#: decoder serves one thread at a time; taking from and giving to a list is atomic. One that met an error is not kept.
+#: decoder serves one thread at a time; taking from and giving to a list is atomic. After damaged data it is not kept.
 _idle_zstd_decoders: list[zstandard.ZstdDecompressor] = []
 
 

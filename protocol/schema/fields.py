@@ -303,7 +303,8 @@ class Message(Struct):
     def decode_in_steps(
         cls, view: Buffer, position: int, version: int, elements: int = MAX_ELEMENTS
     ) -> Generator[None, None, tuple[Self, int]]:
-        """Decode a long message like :meth:`decode_from`, with a yield for every 64 elements of an array."""
+        """Decode a long message like :meth:`decode_from`, with a yield for every 64 elements of an array other than of
+        numbers."""
         coder = _coder_in_steps(cls, version, "decode")
         return (yield from coder.decode_in_steps(view, position, elements))
 
@@ -364,7 +365,8 @@ class Message(Struct):
         return cls._encoders.get(version) or _encoder(cls, version)
 
     def encode_in_steps(self, version: int, max_bytes: int = sys.maxsize) -> Generator[None, None, list[Part]]:
-        """Encode a long message like :meth:`encode_parts`, with a yield for every 64 elements of an array.
+        """Encode a long message like :meth:`encode_parts`, with a yield for every 64 elements of an array other than of
+        numbers.
 
         Raises EncodeError; MessageTooLongError as soon as the encoded bytes, without records, exceed ``max_bytes``.
         """

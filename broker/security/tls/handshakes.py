@@ -41,7 +41,7 @@ bytes, the kernel would reset it, and the client could not read the alert that s
 ``connection.failed.authentication.delay.ms``.
 """
 MAX_HANDSHAKES, MAX_PER_HOST = 1024, 256
-"""Largest numbers of handshakes under way, in all and of one address."""
+"""Largest numbers of handshakes under way, in all and of one address: of one /64 network for IPv6 (``source_of``)."""
 DEADLINE_MS = 10_000
 """Longest time of a handshake."""
 _HANDSHAKE = 0x16

@@ -7,8 +7,8 @@ OpenSSL differs from a socket in four ways, which this module hides:
               (``_schedule_read``). Clients send large frames in many small records: while much of a frame is missing,
               the kernel wakes the loop only for many bytes (``expect``). That takes 2.5 s/GB in place of 2.8
               (benchmarks/RESULTS.md, "TLS beside Tidelog's own plain listener, and the floor").
-    send      at most CHUNK_BYTES in an SSL_write and TURN_BYTES in a turn of the loop. If OpenSSL could not send a
-              whole chunk, the same bytes must be offered again before any others (``_begun``).
+    send      at most CHUNK_BYTES in an SSL_write and TURN_BYTES in a call. If OpenSSL could not send a whole chunk,
+              the same bytes must be offered again before any others (``_begun``).
     MSG_MORE  is unknown to TLS: those bytes are held back and join the next ones in one record (``_held``).
     waiting   a read may have to wait until the socket can be written, and a write until it can be read.
 
@@ -33,7 +33,9 @@ CHUNK_BYTES = 64 * 1024
 than this is kept in memory for a client that does not read.
 """
 TURN_BYTES = 256 * 1024
-"""Largest number of bytes that are encrypted in one turn of the loop; they take about 0.15 ms."""
+"""Largest number of bytes that one ``send`` or ``send_slice`` encrypts, in about 0.15 ms. Of slices, no more are sent
+in one turn of the loop.
+"""
 RECORD_BYTES = 16 * 1024
 """Largest size of a TLS record's content."""
 MAX_AWAITED_BYTES = 128 * 1024
