@@ -127,9 +127,9 @@ class LogCleanerManager:
         self._entries: dict[TopicPartition, _Entry] = {}
         self.checkpoint = CleanerCheckpoint(file_system)
         self.dirtiest_ratio = 0.0
-        """The largest cleanable ratio when a log was last chosen."""
+        """The largest cleanable ratio of the logs that the last call of :meth:`grab_filthiest` could choose from."""
         self.max_compaction_delay_ms = 0
-        """The longest time by which a log exceeded its ``max.compaction.lag.ms`` then; 0 if none did."""
+        """The longest time by which one of these logs exceeded its ``max.compaction.lag.ms``; 0 if none did."""
 
     # ---- choice
 

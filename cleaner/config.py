@@ -1,8 +1,8 @@
 """Broker settings of the log cleaner. Topic settings of compaction (``min.cleanable.dirty.ratio`` and others) and their
 broker-wide synonyms are in ``tidelog.log.config``.
 
-Names, defaults and ranges are Kafka's; ``log.cleaner.hash.algorithm`` is Tidelog's. All can change at run time, except
-``log.cleaner.enable``.
+Names and defaults are Kafka's, but some ranges are narrower. ``log.cleaner.hash.algorithm`` is Tidelog's. All can
+change at run time, except ``log.cleaner.enable``.
 """
 
 from __future__ import annotations

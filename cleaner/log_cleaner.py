@@ -126,7 +126,8 @@ class LogCleaner:
             request.future.set_exception(CleaningUnavailableError("the cleaner stops"))
 
     def reconfigure(self, config: CleanerConfig) -> None:
-        """Apply changed settings: rate and number of threads at once, the others from the next round on."""
+        """Apply changed settings: rate and further threads at once, the others from the next round on. A thread that is
+        too many ends after its round."""
         with self._condition:
             self.config = config
             self._throttle.rate = config.io_max_bytes_per_second
@@ -148,7 +149,7 @@ class LogCleaner:
         The active segment is rolled first, so that the records written before the call are cleaned. Records younger
         than ``min.compaction.lag.ms``, or at and above the last stable offset, are not. With ``dry_run`` nothing is
         removed; the report says what a round would remove. The future raises CleaningUnavailableError,
-        CleaningAbortedError, KafkaStorageError.
+        CleaningAbortedError, KafkaStorageError, and any error that damaged data causes in the round.
         """
         request = _Request(partition, dry_run=dry_run)
         with self._condition:

@@ -104,7 +104,7 @@ class RoundRunner:
         return self._report(cleanable, stats, engine.name, duration_ms, dry_run=dry_run)
 
     def _helper_rule(self) -> Callable[[], bool]:
-        """Return a function that says, before each chunk, whether a helper thread may read ahead."""
+        """Return a function that says, before each step, whether a helper thread may read ahead."""
         load = load_of_main_thread(self._time.monotonic_ms)
         if load is None or _count_processors() > FEW_PROCESSORS:
             return lambda: True

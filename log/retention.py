@@ -8,7 +8,7 @@ Swap: the steps, and what the next start does after a crash during each::
 
     1  new files written and synced as .cleaned              -> they are removed; the old segments stay
     2  renamed to .swap, from the highest base offset down   -> if a .cleaned is left, these .swap are removed with it
-    3  directory synced
+    3  directory synced                                      -> as during 2, or as during 4 if 2 is on the disk
     4  old files renamed to .deleted                         -> all new files are .swap: the swap is finished
     5  renamed without .swap, from the lowest base up        -> the swap is finished
     6  directory synced; .deleted unlinked later             -> .deleted files are removed
@@ -47,10 +47,10 @@ logger = logging.getLogger(__name__)
 
 class StartOffsetReason(IntEnum):
     """The reason why a log start offset moves. DELETE_RECORDS, also used by retention by time and size, may not
-    move it above the high watermark. RETENTION moves the start of a metadata log to the end of a snapshot."""
+    move it above the high watermark. SNAPSHOT moves the start of a metadata log to the end of a snapshot."""
 
     DELETE_RECORDS = 0
-    RETENTION = 1
+    SNAPSHOT = 1
 
 
 @contextlib.contextmanager
@@ -125,9 +125,9 @@ def move_start(log: UnifiedLog, now_ms: int) -> bool:
 
 
 def remove_below_start(log: UnifiedLog, durable_start: int) -> int:
-    """Remove the segments below the log start offset, and below ``durable_start``; return how many.
+    """Remove the segments that end at or below both the log start offset and ``durable_start``; return how many.
 
-    Raises KafkaStorageError.
+    ``durable_start`` is the start offset that the caller has made durable, if it could. Raises KafkaStorageError.
     """
     try:
         removed = _oldest(log, _make_start_test(min(log.log_start_offset, durable_start)))
@@ -222,7 +222,8 @@ def begin_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
     """Carry out steps 2 and 3 of a swap, for flushed ``.cleaned`` segments. Call it without the log's lock: to sync a
     directory takes milliseconds, up to a hundred beside other writers, and appends on the event loop would wait.
 
-    Raises KafkaStorageError; the swap is undone then, or by the next start.
+    Raises KafkaStorageError. After a recoverable error, such as a full disk, the swap is undone. After another one the
+    log is out of service, and its next load undoes or finishes the swap, as the module's table says.
     """
     try:
         for segment in sorted(new, key=lambda s: s.base_offset, reverse=True):

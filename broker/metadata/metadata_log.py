@@ -162,7 +162,7 @@ class MetadataLog:
         self.snapshot = snapshot
         self._log.update_high_watermark(self.end_offset)
         self._log.roll()
-        self._log.maybe_increment_log_start_offset(snapshot.end_offset, StartOffsetReason.RETENTION)
+        self._log.maybe_increment_log_start_offset(snapshot.end_offset, StartOffsetReason.SNAPSHOT)
         self._log.delete_old_segments(self._location.environment.time.milliseconds())
         file_system = self._location.environment.file_system
         for name in file_system.list_names(self._location.path):

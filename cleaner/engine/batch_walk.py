@@ -512,7 +512,7 @@ class BatchFilter:
         is_converted = self.table[row + STATE] == _CONVERTED
         if self.kept == 0:
             return self._write_rest(row, start, is_converted)
-        self.tombstones += decision & MARKER_OF_EMPTY_TRANSACTION
+        self.tombstones += decision & MARKER_OF_EMPTY_TRANSACTION  # it needs a delete horizon like a tombstone
         sets_horizon = self.tombstones > 0 and not self.table[row + ATTRIBUTES] & DELETE_HORIZON_MASK
         if self.kept == count and not sets_horizon and not is_converted:
             return self._keep_whole(row, start)

@@ -35,7 +35,7 @@ PROCESS_SECRET = os.urandom(16)
 
 
 class OffsetMapFullError(Exception):
-    """A new key was put into a map without a free slot."""
+    """A key was put into a map without a free slot; as in Kafka, also one that the map has already."""
 
 
 def _rotate(word: int, bits: int) -> int:
@@ -85,7 +85,7 @@ def digest_of(algorithm: str, secret: bytes = PROCESS_SECRET) -> Digest:
 
 
 class SkimpyOffsetMap:
-    """Map with open addressing in ``memory`` bytes; see the module. ``digest`` replaces the algorithm's, for tests."""
+    """Map with open addressing in ``memory`` bytes; see the module. ``digest`` replaces the algorithm's, if given."""
 
     def __init__(self, memory: int, algorithm: str = SIPHASH_ALGORITHM, digest: Digest | None = None) -> None:
         self._digest = digest_of(algorithm) if digest is None else digest

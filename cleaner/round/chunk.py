@@ -64,7 +64,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Readable batches for one step of a pass: ``rows`` (first, end) of ``table``, whose bytes are in ``buffer``.
+    """Batches for one step of a pass, expanded or POISON: ``rows`` (first, end) of ``table``, whose bytes are in
+    ``buffer``.
 
     The buffer begins at byte ``position`` of the file. ``ordinal`` is the ordinal after the last record of these rows.
     ``bytes_read`` counts all bytes that the reader has read, up to the end of the chunk. ``is_plain`` says that no

@@ -168,8 +168,8 @@ class Cleaner:
     ) -> CleanerStats:
         """Clean a log and return the counts; with ``dry_run`` only read and count.
 
-        Raises CleaningAbortedError, KafkaStorageError; then each group is either cleaned or unchanged, and the next
-        start removes temporary files.
+        Raises CleaningAbortedError, KafkaStorageError; then each group is either cleaned or unchanged. Temporary files
+        are removed, those of a swap that failed by the next load of the log.
         """
         cleaning = CleaningRound(self._engine, self._options, cleanable, now_ms, hooks or RoundHooks())
         try:

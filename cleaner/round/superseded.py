@@ -2,8 +2,8 @@
 
 It walks the dirty section once and sets one bit for each superseded record. If the map can hold all keys, records of
 the clean section are looked up in it when the copy pass reads them. If it cannot, the keys go through a file
-(``tidelog.cleaner.round.spill``), and the clean section is walked here as well. So a round reads every byte at most
-twice, whatever the number of keys. Stretches without a record to keep are not read again
+(``tidelog.cleaner.round.spill``), and the clean section is walked here as well. So a round of an undamaged log reads
+every byte at most twice, whatever the number of keys. Stretches without a record to keep are not read again
 (``tidelog.cleaner.round.stretches``).
 """
 

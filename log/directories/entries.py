@@ -34,8 +34,9 @@ class Entry:
         found_id: bytes | None = None,
     ) -> None:  # fmt: skip
         """``clean`` says that the log directory was shut down cleanly, so that the log needs no recovery. ``topic_id``:
-        the topic id that a new log gets, whichever caller opens it first. ``found_id``: the id in the directory's
-        ``partition.metadata``, if that was read already."""
+        the topic id that a new log gets, whichever caller opens it first. ``is_new``: the directory was made for a new
+        log, which was not opened yet. ``found_id``: the id in the directory's ``partition.metadata``, if that was read
+        already."""
         self.found_id = found_id
         self.is_new = is_new
         self.directory = directory

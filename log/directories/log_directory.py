@@ -51,6 +51,7 @@ class LogDirectory:
         self.index_digests = IndexDigests(file_system, path)
         self.state = state
         self.was_clean = False
+        """Whether :meth:`read` found the clean-shutdown marker, and no damaged checkpoint."""
         self.recovery_points: dict[TopicPartition, int] = {}
         self.start_offsets: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -63,8 +64,8 @@ class LogDirectory:
         return self.state.failure is None
 
     def read(self, file_system: FileSystem) -> dict[str, TopicPartition]:
-        """Read the checkpoints, and remove the clean-shutdown marker. After a damaged checkpoint the logs are recovered
-        from their start.
+        """Read the checkpoints, and remove the clean-shutdown marker. If a checkpoint is damaged, the logs are
+        recovered as after an unclean stop: from their start if it is that of the recovery points.
 
         Returns the partitions in the files by directory name. Raises KafkaStorageError.
         """
@@ -81,7 +82,7 @@ class LogDirectory:
         try:
             offsets = read_offset_checkpoint(file_system, os.path.join(self.path, name), known)
         except CheckpointCorruptError as error:
-            logger.error("%s; the logs of this directory are recovered from their start", error)
+            logger.error("%s; the logs of this directory are recovered", error)
             self.was_clean = False
             return {}
         self._written[name] = dict(offsets)

@@ -274,7 +274,7 @@ class LogIndexer:
                 index.trim(self.log.log_start_offset)
 
     def checkpoint(self, *, sync: bool = True) -> None:
-        """Make progress durable. Raises KafkaStorageError."""
+        """Write the checkpoints of the indices, and sync them unless ``sync`` is false. Raises KafkaStorageError."""
         self._restart_after_cut()
         self._unsaved_bytes = 0
         for index in (self.keys, self.tags):

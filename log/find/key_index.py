@@ -59,7 +59,8 @@ class KeyIndex:
         look-up during which it grows may have found none."""
 
     def open(self) -> int:
-        """Open the files as of the last checkpoint; return the next offset to index, -1 if there is no checkpoint.
+        """Open the files as of the last checkpoint; return the next offset to index, -1 if there is no
+        checkpoint for this setting.
 
         Raises IndexDamagedError, KafkaStorageError.
         """
@@ -160,8 +161,8 @@ class KeyIndex:
         self._begun = 0
 
     def trim(self, log_start_offset: int) -> bool:
-        """Remove the files without offsets from ``log_start_offset`` on, but not the newest; return whether there were
-        any. Raises KafkaStorageError."""
+        """Remove the files without offsets from ``log_start_offset`` on, but not the newest; return whether any was
+        removed. None is removed after a put that failed. Raises KafkaStorageError."""
         gone = 0
         while gone < len(self.files) - 1 and self.files[gone].bounds.end_offset < log_start_offset:
             gone += 1

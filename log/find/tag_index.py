@@ -47,7 +47,8 @@ class TagIndex:
         """Number of times that all files were removed. A look-up during which it grows may have found nothing."""
 
     def open(self) -> int:
-        """Open the files as of the last checkpoint; return the next offset to index, -1 if there is no checkpoint.
+        """Open the files as of the last checkpoint; return the next offset to index, -1 if there is no
+        checkpoint for this setting.
 
         Raises IndexDamagedError, KafkaStorageError.
         """
@@ -147,8 +148,8 @@ class TagIndex:
         self._begun = 0
 
     def trim(self, log_start_offset: int) -> bool:
-        """Remove the files without offsets from ``log_start_offset`` on, but not the newest; return whether there were
-        any. Raises KafkaStorageError."""
+        """Remove the files without offsets from ``log_start_offset`` on, but not the newest; return whether any was
+        removed. None is removed after a put that failed. Raises KafkaStorageError."""
         removed = [file for file in self.files[:-1] if file.end_offset <= log_start_offset]
         if not removed or self._has_early_file:  # the last checkpoint names the files
             return False

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 _AGO = re.compile(r"(\d+)([smhd])")
 _OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _ON_DATE = re.compile(r"(\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d(-?\d)?)([T ].*)?", re.ASCII)
-"""A date with or without a time. Python accepts any separator, and so an offset after a date as a time of day."""
+"""A date with or without a time. ``datetime.fromisoformat`` alone takes any character between the two. It would read
+the offset of ``2026-11-21+02:00`` as a time of day."""
 _MS = re.compile(r"0|-?\d{9,}", re.ASCII)
 """Milliseconds. A number of fewer digits may be a date: ``20261121``, with eight, is one."""
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

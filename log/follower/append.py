@@ -53,7 +53,7 @@ class _Part(NamedTuple):
 
 def append_as_follower(log: UnifiedLog, records: memoryview, max_leader_epoch: int) -> LogAppendInfo | None:
     """Append the leader's whole batches, up to the first one of a later epoch than ``max_leader_epoch``; return None if
-    nothing was appended.
+    nothing was appended. The ``max_timestamp`` of the result is the active segment's, not that of these batches.
 
     Raises CorruptMessageError, KafkaStorageError.
     """

@@ -67,7 +67,7 @@ class TransactionIndex:
         """Whether entries were added, or all were replaced, since the last flush."""
         #: False after a load without a matching digest, until ``tidelog.log.index_proof`` has compared the markers.
         self.is_proven = True
-        #: Whether no transaction is open at the end of the segment, as far as that is known.
+        #: True if it is known that no transaction is open at the end of the segment; only a proof learns that.
         self.is_settled = False
         #: Size of the segment's records, and the digest for that size; None until ``index_proof`` computes it.
         self.digest: tuple[int, str] | None = None
@@ -205,7 +205,7 @@ class TransactionIndex:
             self._file.truncate(kept * ENTRY.size)
 
     def reset(self) -> None:
-        """Drop every entry in memory only. Call ``save`` after the rebuild, which then replaces the file."""
+        """Begin a rebuild without entries, in memory: the file stays as it is until ``save`` replaces it."""
         self._entries, self._last_offset = 0, None
         self._memory = bytearray()
         self.digest = None

@@ -136,9 +136,10 @@ def recall_batches(state: ProducerStateManager, segments: LogSegments, max_bytes
 
     A client with five requests in flight retries the first of them first. It must be recognized as a duplicate: for
     librdkafka OUT_OF_ORDER_SEQUENCE_NUMBER would be fatal, and a Java client would write the batch again.
-    Stretches are read from the end backwards, until all producers' five batches are found, or earlier stretches hold
-    none of them. After a batch with sequence 0, a producer's first one, the search goes on for a while, because
-    sequences wrap around. Raises KafkaStorageError.
+    Stretches are read from the end backwards, until no producer is wanted any more. Those after the last batch of every
+    producer are passed over. A producer is wanted until its five batches are found, or RECALLED_BYTES_FLUSHED before
+    its batch of sequence 0 were searched in vain. That batch is mostly its first one, but sequences wrap around. Raises
+    KafkaStorageError.
     """
     found: dict[int, deque[BatchMetadata]] = {}
     wanted = dict(state.producers)

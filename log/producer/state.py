@@ -58,7 +58,8 @@ MAX_SEQUENCE = 2**31 - 1
 _ABOVE_ALL = 2**63 - 1
 """An offset above all others."""
 LOADED_GRACE_MS = 3_600_000
-"""A producer read from a snapshot is known for at least this long: longer than clients retry (delivery.timeout.ms)."""
+"""A producer read from a snapshot is known for at least this long, which is longer than clients retry
+(``delivery.timeout.ms``), or for ``producer.id.expiration.ms`` if that is less."""
 DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
 MAX_PRODUCER_EPOCH = 32_767
 STRICT_TRANSACTION_VERSION = 2
@@ -413,7 +414,8 @@ class ProducerStateManager:
         return None if first == _ABOVE_ALL else first
 
     def remove_expired(self, lock: AbstractContextManager[object]) -> int:
-        """Forget the producers that were idle for ``producer.id.expiration.ms``; return how many.
+        """Forget the producers without an open transaction that were idle for ``producer.id.expiration.ms``; return how
+        many.
 
         The monotonic clock counts: a jump of the wall clock (docs/internals/faults.md, F11) or a record from the future
         does not change how long a producer is known. ``lock``, the log's, is taken for EXPIRED_UNDER_LOCK producers at

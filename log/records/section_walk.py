@@ -41,6 +41,7 @@ def check_section(section: Buffer, count: int, max_header_bytes: int = NO_LIMIT)
     if not is_whole:
         return explain(section, count)
     if count <= 1 and low == 0 and high == 0 and is_consecutive:
+        # NOTHING also has the fields of a single record with a key.
         return _SINGLE_KEYLESS if keyless == 0 else NOTHING
     return _new_tuple(SectionCheck, (low, high, keyless, is_consecutive))
 

@@ -207,8 +207,8 @@ class LogLoader:
     # ---- identity
 
     def _ensure_topic_id(self) -> bytes | None:
-        """Return the topic id in ``partition.metadata``. If there is none, the caller's id is written there; the log's
-        first flush syncs it. Raises InconsistentTopicIdError.
+        """Return the topic id in ``partition.metadata``. If there is none, the caller's id is written there; the first
+        flush that syncs names of segments syncs it too. Raises InconsistentTopicIdError.
         """
         wanted = self._request.topic_id
         known = self._read_topic_id()
@@ -529,7 +529,7 @@ def _first_header(segment: LogSegment) -> BatchHeader | None:
 
 
 def _rebuild_epochs(epochs: LeaderEpochCache, segments: LogSegments) -> None:
-    """Rebuild the leader epochs from the headers of undamaged batches."""
+    """Rebuild the leader epochs from the headers of :func:`headers_past_damage`."""
     epochs.clear(write=False)
     for segment in segments:
         for header in headers_past_damage(segment):

@@ -3,7 +3,8 @@
 ``SegmentScan.scan`` walks over whole magic 2 batches from the front of a chunk, as long as each is valid and follows
 the one before. It stops at the first that is not so: damage, an old format, a full index. The walk in plain Python
 (``tidelog.log.recovery.segment_recovery``) goes on from there and finds what is wrong. So nothing is decided about
-damage here, and both walks give equal results.
+damage here, and both walks give equal results. A follower's append walks over fetched records in the same way
+(``tidelog.log.follower.append``).
 
 A call collects index entries in the form of the files (8 and 12 bytes, big-endian), at the batches where appends would
 make them; the leader epochs that begin; and a row for each batch that has a producer id. C types are in ``scan.pxd``.
@@ -55,7 +56,7 @@ class SegmentScan:
         self.last_entry_timestamp = -1
         self.latest_epoch = -1
         self.offset_room, self.time_room = 0, 0
-        # Results of a call: bytes of the chunk that were walked over, and whether the walk stopped at a batch.
+        # Results of a call: the byte of the chunk up to which it walked, and whether it stopped at a batch.
         self.consumed = 0
         self.is_stopped = False
         self._offset_count = self._time_count = self._epoch_count = self._row_count = 0

@@ -289,10 +289,10 @@ def _is_intact_batch(segment: LogSegment, chunk: bytes, at: int, position: int, 
 
 
 def rebuild_indices(segment: LogSegment, interval_bytes: int) -> int | None:
-    """Rebuild offset and time index of a closed segment from its headers; damaged batches are left out.
+    """Rebuild offset and time index of a closed segment from the headers of :func:`headers_past_damage`.
 
-    Return the offset after the last batch; None if the segment does not end with a batch that can be read. Raises
-    KafkaStorageError.
+    Return the offset after the last batch; None if the segment does not end with a batch whose header can be read.
+    Raises KafkaStorageError.
     """
     builder = _IndexBuilder(segment, interval_bytes)
     position, end = 0, segment.base_offset
@@ -304,7 +304,8 @@ def rebuild_indices(segment: LogSegment, interval_bytes: int) -> int | None:
 
 
 def headers_past_damage(segment: LogSegment) -> Iterator[BatchHeader]:
-    """Yield the headers of a segment in order, without those of damaged batches. Raises KafkaStorageError."""
+    """Yield the headers of a segment in order, without impossible ones. Checksums are compared only where offsets go
+    back, so the records of a batch may be damaged all the same. Raises KafkaStorageError."""
     end = segment.base_offset
     resumed: int | None = 0
     while resumed is not None:
@@ -321,8 +322,8 @@ def headers_past_damage(segment: LogSegment) -> Iterator[BatchHeader]:
 def _headers_in_order(segment: LogSegment, position: int, end: int) -> Iterator[BatchHeader]:
     """Yield the headers from byte ``position`` on; ``end`` is the lowest offset that the first may have.
 
-    If a batch goes back behind the one before it, whose checksum is wrong, that one is damaged and left out. Raises
-    CorruptMessageError at an impossible header, and if it is unknown which of two batches has a wrong offset.
+    A batch with a wrong checksum is left out if the next one begins at or below its last offset. Raises
+    CorruptMessageError at an impossible header, and at a batch that begins below the end of one that was yielded.
     """
     held: BatchHeader | None = None
     try:
@@ -414,8 +415,8 @@ def end_after_entries(segment: LogSegment, interval_bytes: int) -> int | None:
 
 
 def _latest_indexed(segment: LogSegment) -> int:
-    """Return the largest timestamp up to which batches can still have index entries: that of the last entry of a full
-    time index, without the one that a roll added; of another, any."""
+    """Return the largest timestamp up to which batches can still have index entries. There is no limit unless the time
+    index is full; then it is the timestamp of its last entry, not counting the one that a roll added."""
     index = segment.time_index
     if index.room > 0:
         return _ANY_TIME

@@ -288,7 +288,8 @@ class LogSegment:
     # ---- read
 
     def translate_offset(self, offset: int, start: int = 0) -> SegmentPosition | None:
-        """Find the first batch that ends at or after ``offset``; None when the segment has none. Any thread.
+        """Find the first batch, from byte ``start`` on, that ends at or after ``offset``; None if there is none. Any
+        thread.
 
         Raises CorruptMessageError.
         """

@@ -17,7 +17,8 @@ from tidelog.log.system.time import Time
 logger = logging.getLogger(__name__)
 
 TOLERATED_DRIFT_MS = 600_000
-"""Longest time that the wall clock may move ahead of the monotonic clock without counting as a jump."""
+"""Longest time by which the wall clock may get ahead of the monotonic clock between two readings without counting as a
+jump."""
 BELIEVED_AFTER_MS = 3_600_000
 
 

@@ -15,8 +15,9 @@ walk over the records, one ``pack_into``; where the package is compiled, ``tidel
 that finds any fault, :func:`validate_generally` finds it again and names it.
 
 The same records are refused as by Kafka's LogValidator and UnifiedLog, with the same error codes; errors about single
-records have the records' indices (KIP-467). Three rules are stricter: a producer may not set the delete horizon bit,
-and timestamps below -1 or beyond 64 bits are invalid.
+records have the records' indices (KIP-467). Four rules are stricter. A producer may not set the delete horizon bit.
+Timestamps below -1 or beyond 64 bits are invalid. The work for a batch and for a request has limits
+(``ValidationParams.decompressed_bound``, ``tidelog.log.records.work_budget``).
 """
 
 from __future__ import annotations
