@@ -61,7 +61,8 @@ class InvalidCleaningStateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """Result of one round: its time and duration, and the log before and after it. Sizes in bytes."""
+    """Result of one round: its time and duration, and the cleaned part of the log before and after it. Sizes in
+    bytes."""
 
     finished_ms: int
     duration_ms: int

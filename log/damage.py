@@ -14,6 +14,6 @@ class DamageCounts:
     cut_bytes: int = 0
     """Bytes that recovery cut from the unsynced ends of segments."""
     indices: int = 0
-    """Index files that contradicted their records and were rebuilt."""
+    """Segments whose index files were missing or contradicted the records, and were rebuilt."""
     reads: int = 0
-    """Fetches that failed at an impossible batch header."""
+    """Reads (fetches, and those of look-ups and indexers) that failed at an impossible batch header."""

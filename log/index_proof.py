@@ -75,9 +75,9 @@ def segment_digest(topic_id: bytes | None, segment: LogSegment) -> str:
 
 
 def note_proofs(log: UnifiedLog, digests: IndexDigests, *, is_closing: bool = False) -> None:
-    """Note in ``digests`` the digest of each proven transaction index of the log, for segments that begin below the
-    recovery point, or for all segments with ``is_closing``. Raises KafkaStorageError if a log that is being closed
-    cannot be read.
+    """Note in ``digests`` the digest of each proven transaction index of the log. Without ``is_closing`` only segments
+    that begin below the recovery point are taken. Raises KafkaStorageError if a log that is being closed cannot be
+    read.
     """
     segments = log.segments
     flushed = segments if is_closing else segments.values(0, log.recovery_point)

@@ -27,7 +27,8 @@ UNKNOWN_OFFSET = -1
 
 
 class TimestampAndOffset(NamedTuple):
-    """A result for ListOffsets: timestamp in ms (-1 for EARLIEST and LATEST), offset, leader epoch (-1: unknown)."""
+    """A result for ListOffsets: timestamp in ms, offset (-1: unknown), leader epoch (-1: unknown). The timestamp is -1
+    for all special values but MAX_TIMESTAMP."""
 
     timestamp: int
     offset: int

@@ -389,7 +389,8 @@ class CleaningRound:
 
     def _compare_ordinal(self, segment: LogSegment, expected: int | None) -> None:
         """Raise KafkaStorageError if the copy pass has numbered the records so far otherwise than the index pass: the
-        disk returned other bytes, and the superseded bits would be those of other records."""
+        disk returned other bytes, and the superseded bits would be those of other records. If the segment has become
+        the active one, a truncation explains that: raise CleaningAbortedError."""
         if expected is None or self._reader.ordinal == expected:
             return
         if segment is self._log.segments.active:

@@ -107,7 +107,7 @@ class KeyCandidates:
         return len(self._offsets) * self._offsets.itemsize
 
     def iterate(self, indexer: LogIndexer, start: int) -> tuple[Iterator[int], int]:
-        """Iterate over candidates from ``start`` on; return also the offset below which these are all. Raises
+        """Iterate over candidates from ``start`` on; return also an offset below which no other record matches. Raises
         IndexDamagedError.
         """
         keys = indexer.keys

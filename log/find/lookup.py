@@ -195,7 +195,7 @@ class RecordReader:
         self._section: bytes = b""
 
     def record_at(self, offset: int) -> Record | None:
-        """Find the record at ``offset``; None if retention or the cleaner has removed it. Raises
+        """Find the record at ``offset``; None if there is none any more, or if it is left out as aborted. Raises
         CorruptMessageError."""
         batch = self._batch
         if batch is None or not batch.base_offset <= offset <= batch.last_offset:

@@ -58,8 +58,8 @@ MAX_SEQUENCE = 2**31 - 1
 _ABOVE_ALL = 2**63 - 1
 """An offset above all others."""
 LOADED_GRACE_MS = 3_600_000
-"""A producer read from a snapshot is known for at least this long, which is longer than clients retry
-(``delivery.timeout.ms``), or for ``producer.id.expiration.ms`` if that is less."""
+"""A producer read from a snapshot is known for at least this long, or ``producer.id.expiration.ms`` if that is less.
+Clients retry for less than an hour (``delivery.timeout.ms``)."""
 DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
 MAX_PRODUCER_EPOCH = 32_767
 STRICT_TRANSACTION_VERSION = 2

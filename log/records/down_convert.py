@@ -94,7 +94,7 @@ def down_convert(
 
 
 def _bound_first(piece: bytes, first_bytes: int | None) -> int:
-    """Return the size of the first message, of which at most ``first_bytes`` are sent."""
+    """Return how many bytes of the first message may be sent: all of them, or at most ``first_bytes``."""
     size: int = LOG_OVERHEAD + _SIZE.unpack_from(piece, _SIZE_POSITION)[0]
     return size if first_bytes is None else min(size, first_bytes)
 

@@ -5,7 +5,8 @@ Invariants:
 
 - batches lie in offset order; the first offset is >= the base offset, and the last one at most 2^31 - 1 above it;
 - a batch gets an index entry when its start lies more than ``index.interval.bytes`` after the start of the batch of the
-  last entry. So a rebuild, which sees only bytes, makes the same entries as the appends did;
+  last entry. So a rebuild, which sees only bytes, makes the same entries as the appends did. Only a set of old messages
+  may get more of them: its append makes at most one;
 - in a closed segment, the last entry of the time index has the segment's largest timestamp.
 
 Appends hold the log's lock. Reads take no lock: they copy ``records.size`` (or the log's published end) once and read
