@@ -198,7 +198,7 @@ class SegmentRecovery:
         """Raise LogLoadError if the records from ``offset`` on, which are about to be cut, were synced."""
         if offset < self.synced_below:
             raise LogLoadError(
-                f"{self.segment.records.path} {what}, though offsets up to {self.synced_below} were synced"
+                f"{self.segment.records.path} {what}, though offsets below {self.synced_below} were synced"
             )
 
 
