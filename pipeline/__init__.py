@@ -1,5 +1,5 @@
-"""The data pipeline on Spark: logs as DataFrames, a sink, and the jobs that export, audit, index, compact and
-replay logs.
+"""The data pipeline on Spark: logs as DataFrames, a sink, and the jobs that export, audit, index, compact, replay and
+backfill logs.
 
 It reads the segment files themselves, and requests at most the end offsets from a running broker. Only the option
 ``commitGroup``, the sink and the jobs that write to a topic send other requests.

@@ -32,11 +32,14 @@ class SelectionError(PipelineError):
 
 
 class OffsetRangeError(PipelineError):
-    """A wanted offset is beyond the end of the log, or a wanted range ends before its start."""
+    """A wanted offset or time is beyond the end of the log, or a wanted range ends before its start.
+
+    Also raised when the files end before the broker's log does.
+    """
 
 
 class DataLossError(PipelineError):
-    """Wanted records are gone: they were below the log start, or their segment was deleted during the query.
+    """Wanted records are gone: they are below the log start, missing within the log, or were deleted meanwhile.
 
     Raised under ``failOnDataLoss=true`` (the default); with ``false`` reading goes on at the first existing record.
     """

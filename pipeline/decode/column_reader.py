@@ -195,6 +195,7 @@ class ColumnReader:
                 self._chunk.array, self._bounds, self._limits, self._key, self._aborted, self._table, self._progress
             )
             at = int(self._progress[layout.CONSUMED])
+            # Rows of the chunk are yielded before more are added: those of the arena come first in the table.
             if self._rows > before or self._arena.used > ARENA_BYTES or before > TABLE_ROWS:
                 yield from self._take()
             size = self._handle_stop(status, at)

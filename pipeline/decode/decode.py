@@ -73,7 +73,7 @@ def read_slice(
 ) -> Iterator[Any]:
     """Yield the records of a slice as ``pyarrow.RecordBatch``es in offset order; none is empty.
 
-    ``isolation`` is short for ``options`` with this isolation and defaults.
+    ``isolation`` is short for ``options`` with this isolation and defaults; beside ``options`` it has no effect.
     Raises CorruptBatchError, DataLossError, TopicRecreatedError, MalformedTimestampError, PipelineError.
     """
     from tidelog.pipeline.decode.arrow_rows import ArrowRows

@@ -8,9 +8,9 @@ A *table* is an int64 array of shape (COLUMNS, rows); positions in it are bytes 
 A size of -1 is null; HEADERS is the number of headers, HEADERS_START the byte at which the first one's name length
 begins.
 
-``decode_chunk`` walks whole magic 2 batches from the front of a chunk, and stops where the caller must act:
+``decode_chunk`` walks whole magic 2 batches of a chunk from byte BEGIN on, and stops where the caller must act:
 
-    NEED_BYTES   the chunk ends within a batch          COMPRESSED   its CRC holds; decompress, then decode_section
+    NEED_BYTES   the chunk ends, within a batch or not  COMPRESSED   its CRC holds; decompress, then decode_section
     TABLE_FULL   the batch has more rows than room      OLD_FORMAT   magic 0 or 1 (or unknown)
     END          END_OFFSET is reached                  BAD_CRC, MALFORMED   damage: no row of the batch was added
     HOLE         wanted offsets are missing before the batch, or its offsets jump ahead into those of the next one in

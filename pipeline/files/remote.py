@@ -184,8 +184,8 @@ def is_remote_directory(path: str) -> bool:
 class RemoteFiles:
     """Small files of an object store, for the readers of ``tidelog.log.files.checkpoints``; one thread.
 
-    ``exists`` fetches the whole file and keeps it for ``read_file``, so that both need one request. Each file has an
-    object of its own (``files_at``).
+    ``exists`` fetches the whole file and keeps it for ``read_file``, so that both need one request. ``files_at`` makes
+    an instance for each file.
     """
 
     def __init__(self) -> None:

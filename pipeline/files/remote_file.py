@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 LOOKUP_BYTES = 128 * 1024
 #: Blocks of look-ups that a process keeps: 32 MiB in all.
 KEPT_BLOCKS = 256
+#: Guards each ``ReadCount``, to which several threads add.
 _COUNTING = threading.Lock()
 PIECE_BYTES = 4 * 1024 * 1024
 #: Requests at once: a store limits the speed of each connection.
@@ -88,7 +89,7 @@ class RemoteFile:
             return False
 
     def _bytes_at(self, position: int, size: int) -> memoryview:
-        """Read from ``position`` on, at least one byte and at most ``size``."""
+        """Read from ``position`` on, at most ``size`` bytes; none while the pieces before ``position`` are skipped."""
         if self._ahead is not None:
             data = self._ahead.bytes_at(position, size)
             if data is not None:
@@ -105,7 +106,7 @@ class RemoteFile:
         try:
             data: bytes = self._file.read_at(wanted, position)
         except OSError as error:
-            self._identity_now()
+            self._identity_now()  # raises ObjectGoneError if that is the reason
             raise RemoteError(f"{self.path} cannot be read at byte {position}: {reason(error)}") from error
         if len(data) < wanted:
             raise RemoteError(f"{self.path} returned {len(data)} bytes from byte {position}: expected {wanted}")
@@ -150,7 +151,10 @@ class _ReadAhead:
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="read ahead")
 
     def bytes_at(self, position: int, size: int) -> memoryview | None:
-        """Return one to ``size`` bytes from ``position``; None outside the range that is fetched ahead."""
+        """Return up to ``size`` bytes from ``position``; None outside the range that is fetched ahead.
+
+        After a jump ahead of all pieces under way it returns no bytes, and the next call goes on with later pieces.
+        """
         while self._pieces and self._pieces[0][1] <= position:
             self._pieces.popleft()
         self._send()

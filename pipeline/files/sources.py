@@ -1,7 +1,7 @@
 """Files that are read by position: on disk through a descriptor, in an object store through requests.
 
-Both count the bytes read, and neither mixes two files of one name: an open descriptor keeps a file that was renamed or
-deleted, and the entity tag shows that an object was replaced.
+Both count the bytes read. An open descriptor keeps a file that was renamed or deleted. An object may be replaced
+between two requests, so its reader asks after the last one (``was_replaced``), by the entity tag.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def open_source(path: str, count: ReadCount) -> LocalFile | RemoteFile:
 
 
 class OpenSegment:
-    """An open file that is read by position. Renames and deletion do not change what is read. One thread.
+    """An open file that is read by position. One thread.
+
+    A local file stays readable when it is renamed or deleted. Reading a deleted object raises ObjectGoneError.
 
     ``inode`` identifies the file; for an object of a store it is a number that identifies its version.
     """

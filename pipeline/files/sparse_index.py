@@ -148,8 +148,9 @@ def position_at_or_before(file: OpenSegment, index: SparseIndex, base_offset: in
 
 
 def indexed_batches(file: SegmentFile, position: int, count: ReadCount | None = None) -> Iterator[tuple[int, int]]:
-    """Yield byte position and last offset of each batch after byte ``position`` that the offset index names, in
-    order.
+    """Yield byte position and last offset of each entry of the offset index after byte ``position``, in order.
+
+    Entries may be stale: the caller checks what begins there.
     """
     index = offset_index(file, count)
     try:

@@ -13,8 +13,8 @@ two batches do not follow each other, a cleaner has removed records, or records 
 The broker saves the checkpoint a moment after it has swapped files, so where a file was changed just now the checkpoint
 is read again for a while. Apache Kafka saves it only at the end of a cleaner's round; a replica that was fetched
 from a compacted leader has holes before any cleaner of its own; there the third rule helps, where batches have several
-records. Without the file, or without an entry in it, nothing is known to be compacted. A segment that is
-missing below the checkpoint cannot be distinguished from compaction.
+records. Without the file, or without an entry in it, only the third rule explains a hole. A segment that
+is missing below the checkpoint cannot be distinguished from compaction.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ __all__ = ["EARLIEST", "LATEST", "LogBounds", "PartitionOffsets", "broker_ends",
 
 
 _Seen = TypeVar("_Seen")
-#: How often the bounds are looked up again because the cleaner or retention removed files meanwhile.
+#: How often the bounds are looked up at most: again if the cleaner or retention removed files meanwhile.
 ATTEMPTS = 5
 #: How long a request to a broker may take, and how long a leader is searched for, in seconds.
 TIMEOUT_S = 10.0

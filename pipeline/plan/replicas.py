@@ -6,8 +6,8 @@
 
 Each broker writes its high watermarks to ``replication-offset-checkpoint``, by default every 5 s
 (``replica.high.watermark.checkpoint.interval.ms``). Records below the largest of them are committed: all replicas are
-equal there, while a record above it may still be truncated. So the replica that has most records below it is read; of
-equal ones the one that begins first, or that was named first.
+equal there, while a record above it may still be truncated. So the replica that reaches furthest, up to that offset, is
+read; of equal ones the one that begins first, or that was named first.
 
 A partition that is in no checkpoint was created after they were written: nothing of it is known to be committed.
 It is an error when there is no checkpoint at all.

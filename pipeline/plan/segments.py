@@ -19,7 +19,7 @@ from tidelog.pipeline.files.sparse_index import SparseIndex, batch_at, offset_in
 from tidelog.pipeline.plan.rows import OffsetRange, ReadRequest, SegmentSlice
 from tidelog.protocol.record.record_batch import MAGIC_V2
 
-#: How many entries are tried, because an entry may be stale, before the end of the file is taken.
+#: How many entries are tried, because an entry may be stale, before a search goes on without the index.
 _END_CANDIDATES = 3
 
 
@@ -72,8 +72,8 @@ class SegmentPlan:
             position, start = upper, max(start, following)
 
     def end_of_batches(self, wanted: int) -> int | None:
-        """Return the offset after the last batch, or any from ``wanted`` up to it, by headers; None when the file does
-        not end where a batch does."""
+        """Find the offset after the last batch by headers; the search stops at the first batch that ends at ``wanted``
+        or above. None when the file does not end where a batch does."""
         position, end = 0, self._segment.base_offset
         for slot in range(self._index.entries - 1, max(-1, self._index.entries - 1 - _END_CANDIDATES), -1):
             if self._batch_at(slot) is not None:

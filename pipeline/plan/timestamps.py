@@ -20,7 +20,7 @@ from tidelog.pipeline.plan.selection import PartitionDirectory
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.record.batches import iter_batches
 
-#: How often a look-up is repeated because the cleaner or retention removed its files.
+#: How often an offset is looked up at most: again if the cleaner or retention removed files meanwhile.
 ATTEMPTS = 5
 
 
@@ -62,7 +62,7 @@ def largest_timestamp(segment: SegmentFile, count: ReadCount | None = None) -> i
 
 
 def _early_offset(segment: SegmentFile, timestamp: int, count: ReadCount | None) -> int:
-    """Find an offset of a closed segment up to which no record is at or after ``timestamp``, by the time index."""
+    """Find an offset of a closed segment below which no record is at or after ``timestamp``, by the time index."""
     index = time_index(segment, count)
     try:
         slot = index.floor(timestamp - 1)

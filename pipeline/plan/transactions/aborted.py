@@ -1,9 +1,10 @@
 """Aborted transactions of a range of offsets, from the ``.txnindex`` files of a partition.
 
-Readers follow the markers in the log (``markers.py``) and need these files only where damage may hide a marker. An
-entry is a fact about offsets, which do not change: it stays true when its file is renamed or deleted. So every file is
-read, also those of a swap under way and those to be deleted. A reader that finds a segment before the cleaner's swap
-and its index after it would otherwise take aborted records for committed ones.
+Readers follow the markers in the log (``markers.py``). They need these files only where damage may hide a marker, and
+for a transaction whose marker is not in the log. An entry is a fact about offsets, which do not change: it stays true
+when its file is renamed or deleted. So every file is read, also those of a swap under way and those to be deleted. A
+reader that finds a segment before the cleaner's swap and its index after it would otherwise take aborted records for
+committed ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Open transactions of a log, without its broker: the last offset that a read_committed reader may see.
+"""Open transactions of a log, without its broker: a read_committed reader sees only records below the first of them.
 
     newest producer snapshot at or below the end     -> transactions that were open there
     batch headers from there to the end              -> transactions that began there; markers end some of them
@@ -60,7 +60,7 @@ def first_unstable_offset(segments: Sequence[SegmentFile], end: int, count: Read
     """Find the first offset of the oldest transaction that is open in a log that ends at ``end``; None when none is
     open.
 
-    One thread.
+    One thread at a time for each log.
 
     Raises FileNotFoundError when a segment is deleted meanwhile, CorruptBatchError.
     """
