@@ -276,7 +276,7 @@ def _select_files(dataset: Any, names: frozenset[str]) -> Any:
 def _hash_batches(
     batches: Iterator[pa.RecordBatch], plan: ComparePlan, buckets: Buckets
 ) -> tuple[IntegerArray, WordArray]:
-    """Compute offsets and hashes of the rows within the plan's range."""
+    """Compute offsets and hashes of the rows within the plan's range, and add the rows to ``buckets``."""
     offsets: list[IntegerArray] = [np.zeros(0, np.int64)]
     hashes: list[WordArray] = [np.zeros(0, np.uint64)]
     for batch in batches:

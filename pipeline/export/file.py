@@ -1,7 +1,8 @@
-"""The work of one export task: slices of segments become one Parquet file, and damaged bytes a second one.
+"""The work of one export task: slices of segments become a Parquet file, or with ``split_by`` several. Another file has
+what cannot be a row.
 
     slices -> read_slice -> Arrow batches -> row groups -> staging/<run>/data/NAME         zstd
-    a batch that cannot be read -> one row of staging/<run>/dead-letter/NAME               its bytes and the reason
+    a batch or record that cannot be a row -> one row of staging/<run>/dead-letter/NAME    its bytes and the reason
 
 Reading goes on after a damaged batch (``tidelog.pipeline.decode.past_damage``). A file is synced before its name is
 reported, and a range without rows has no file.
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-#: Largest size of a file, as a multiple of the bytes of the log that it should have. The next file begins at that size.
+#: A file ends with the slice that reaches the wanted bytes of the log. It ends before a slice that would lead beyond
+#: this multiple of them.
 FILE_TOLERANCE = 1.25
 _SPLIT_MICROSECONDS = {"hour": 3_600_000_000, "day": 86_400_000_000}
 
@@ -324,7 +326,7 @@ def dead_letter_schema() -> pa.Schema:
         [
             pa.field("topic", pa.string()),
             pa.field("partition", pa.int32()),
-            pa.field("offset", pa.int64()),  # of the damaged batch's first record, -1 if it is not known
+            pa.field("offset", pa.int64()),  # of the record, or of a damaged batch's first one; -1 if it is not known
             pa.field("file", pa.string()),
             pa.field("position", pa.int64()),
             pa.field("size", pa.int64()),

@@ -1,8 +1,9 @@
 """The storage of a table's files: a mounted file system, or an object store.
 
 Spark may run two attempts of one task at the same time: speculatively, or because it considers a live executor lost. So
-no attempt writes to a name that another one may have finished. A mounted file has a temporary name until it is
-complete. An object cannot be renamed, so its name has a random part for each attempt.
+no attempt writes rows to a name that another one may have finished. A mounted file has a temporary name until it is
+complete. An object cannot be renamed, so its name has a random part for each attempt. Only the dead letters of a range
+have one name in all attempts, which write the same.
 
 For an Iceberg table, addresses and credentials of a store are pyiceberg's own properties, which are sent to the workers
 with their plans. A Delta table's address names the store, and credentials come from each process's environment.
@@ -168,7 +169,7 @@ class ObjectStore:
         """Do nothing: an object is durable once it is closed."""
 
     def remove(self, path: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object. Raises FileNotFoundError if it is not there."""
         file_system, key = self._locate(path)
         file_system.delete_file(key)
 

@@ -159,7 +159,7 @@ def audit(spark: SparkSession | None, request: AuditRequest, progress: Progress 
     ``spark`` None does the work in this process, one segment after the other. Nothing is written or locked, and a
     broker may serve meanwhile. Faults are in the result (``AuditResult.is_wrong``) and never raise;
     ``audit_report.write_report`` makes pages and pictures of it. Raises PipelineError when a log cannot be read at all,
-    or the table cannot be opened.
+    or the table cannot be opened or has another topic of the name (TopicRecreatedError).
     """
     began, created = time.monotonic(), time.time_ns() // 1_000_000
     table = None if request.table is None else open_table(request.table, request.iceberg)

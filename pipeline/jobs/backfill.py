@@ -6,9 +6,9 @@
 Columns are those of an exported table. ``value`` is required; key and value are bytes or text. Optional are
 ``timestamp`` (default: now), ``headers``, and ``partition`` (default: that of Kafka's producer, ``sink.rows``). The
 columns ``topic``, ``offset`` and ``timestampType`` are ignored, because the target's log assigns its own. Any other
-column is refused, because it would be lost. A file is identified by its path and the first bytes of its first row
-group. So if a file has grown since, as in an exported table, only its new rows are written, while other content at the
-same path is another file.
+column is refused, because it would be lost. A file is identified by its path and its first bytes, up to about the end
+of the first row group. So if a file has grown since, as in an exported table, only its new rows are written, while
+other content at the same path is another file.
 """
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ def _writer(name: str, path: str) -> str:
 
 
 def _read_beginning(path: str) -> bytes:
-    """Read the first ``IDENTIFYING_BYTES`` of the first row group, or all if it has fewer."""
+    """Read as many bytes from the file's beginning as its first row group has, at most ``IDENTIFYING_BYTES``.
+
+    They lie before the footer, so they stay when the file grows.
+    """
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(path)

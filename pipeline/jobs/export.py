@@ -41,8 +41,8 @@ def export(spark: SparkSession | None, request: ExportRequest, progress: Progres
     ``spark`` None does the work in this process, one file after the other. There is a commit after every
     ``commit_files`` files or ``commit_minutes``. A run that is killed, or was slower than another one (ConflictError),
     leaves the table as of its last commit; the next run continues there. ``ExportResult.incomplete`` lists the
-    partitions that may still get records of a day. Raises ConflictError, TopicRecreatedError, DataLossError, other
-    PipelineErrors.
+    partitions that may still get records from before a given time. Raises ConflictError, TopicRecreatedError,
+    DataLossError, other PipelineErrors.
     """
     table = ExportTable(request.table)
     return export_into(spark, request, _ParquetTarget(table), table.open(), progress)

@@ -155,7 +155,8 @@ class _IcebergCommits:
         return state_of(self._table)
 
     def widen(self, request: ExportRequest) -> None:
-        """Add the columns of values to the table. Raises JobError if a column would have to change its type."""
+        """Add the columns of values to the table. Raises JobError if a column would have to change its type otherwise
+        than to a wider one."""
         import pyarrow as pa
 
         if request.columns is None:

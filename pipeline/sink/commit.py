@@ -94,8 +94,10 @@ class Publication:
 
 
 def publish(options: SinkOptions, publication: Publication) -> bool:
-    """Publish a batch; returns False if it has no records or was published before. Raises PublishError,
-    StagingError."""
+    """Publish a batch; returns False if it has no records or was published before. Raises PublishError, StagingError.
+
+    It also returns False if its own attempt has published the batch, but the response to EndTxn was lost.
+    """
     if not any(file.batches for file in publication.files):
         return False
     deadline = time.monotonic() + options.delivery_timeout_ms / 1000

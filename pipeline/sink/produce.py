@@ -32,7 +32,8 @@ from tidelog.protocol.record.record_batch import (
     set_crc,
 )
 
-#: Limit of one Produce request's batches, over all partitions; brokers refuse 100 MiB (socket.request.max.bytes).
+#: Limit of one Produce request's batches, over all partitions; brokers refuse requests of over 100 MiB
+#: (socket.request.max.bytes).
 REQUEST_BYTES = 8 * 1024 * 1024
 #: Requests in flight per broker: the most that Kafka allows an idempotent producer.
 MAX_IN_FLIGHT = 5

@@ -3,7 +3,7 @@ of a batch.
 
 A field has the column of its name, or ``value_<name>`` where that is the name of another column in any case: Spark and
 Delta do not distinguish ``key`` and ``Key``. All are nullable. The table's schema only widens: a new field adds a
-column, in a struct too. A field whose type changes is refused.
+column, in a struct too; an int becomes a long, and a float a double. Any other change of a field's type is refused.
 """
 
 from __future__ import annotations

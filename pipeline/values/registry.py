@@ -47,6 +47,8 @@ class UndecodableError(Exception):
 class RegisteredSchema:
     """A schema of a registry. ``references``: pairs of the name by which it imports another schema, and that schema.
 
+    ``text``: the schema as JSON; of kind PROTOBUF, the base64 of a FileDescriptorProto.
+
     Raises UndecodableError when references have too many paths: a comparison of two schemas follows each path.
     """
 
@@ -127,7 +129,10 @@ class Registry:
             return self.schema_by_id(client.register_schema(subject, Schema(text, kind)))
 
     def close(self) -> None:
-        """Close the client's connections, if it has any; all registries of these settings share them."""
+        """Close the connections of the client that all registries of these settings share.
+
+        The process forgets its clients of other settings, too; they close with the last reference to them.
+        """
         if _client.cache_info().currsize:
             _client(self.settings).close()
             _client.cache_clear()

@@ -172,7 +172,7 @@ class StoreArea:
         return StagingRun(run, self._location, store=self._store, suffix=f"-{run}")
 
     def hold_lock(self) -> AbstractContextManager[None]:
-        """Return a context that locks nothing: the catalog accepts only one commit."""
+        """Return a context that locks nothing: the catalog, or Delta's log, accepts only one of two commits."""
         return contextlib.nullcontext()
 
     def names_of(self, run: str, staging: str, folder: str) -> list[str]:

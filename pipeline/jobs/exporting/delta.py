@@ -79,7 +79,8 @@ def export_to_delta(
 def read_newest_version(given: str) -> tuple[Manifest, int, tuple[str, ...], tuple[str, ...]]:
     """Read the table's state of exports, its newest version, that version's files, and the files of dead letters.
 
-    Raises JobError for a table without exports, RemoteError, MissingPackageError.
+    The state of a table without exports is empty, of version 0. Raises JobError if there is no table, RemoteError,
+    MissingPackageError.
     """
     if importlib.util.find_spec("deltalake") is None:
         raise missing_package_error("deltalake", DELTA_INSTALL)

@@ -1,6 +1,6 @@
 """The export with ``--follow``: a run every interval, until it is stopped.
 
-    run -> one line per commit, metrics -> wait for the rest of the interval -> run ...
+    run -> its lines if it committed, metrics -> wait for the rest of the interval -> run ...
 
 The failure of a run is printed, and the next interval tries again: the store, the catalog or the broker may be down
 for a while, or another export was faster. Errors that a user must resolve end the command: a topic that was created

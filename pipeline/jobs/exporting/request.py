@@ -69,8 +69,8 @@ class ExportResult:
     lost: tuple[LostRange, ...] = ()
 
     def lag(self) -> dict[tuple[str, int], int]:
-        """Map (topic, partition) to the number of the log's offsets that the table lacks: those from the first open
-        transaction on."""
+        """Map (topic, partition) to the number of the log's offsets that the table lacks, such as those from the first
+        open transaction on."""
         exported = self.manifest.offsets()
         return {
             (topic, partition): max(0, end - exported.get(topic, {}).get(partition, 0))

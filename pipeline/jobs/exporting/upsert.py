@@ -56,7 +56,7 @@ class Merger:
     groups: bool = True
 
     def merge(self, old: Iterable[OldFile], plans: Sequence[PartitionPlan], staged: StagingRun) -> Change:
-        """Write the files that a commit adds into the staging directory. Raises JobError."""
+        """Write the files that a commit adds into the staging directory, and return the change. Raises JobError."""
         folder = os.path.join(staged.path, DATA)
         groups = [[file.name for file in result.files] for plan in plans for result in plan.results]
         groups = [[os.path.join(folder, name) for name in group] for group in groups]
