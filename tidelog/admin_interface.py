@@ -135,7 +135,7 @@ def login_headers(interface: AdminInterface, security: Security) -> dict[str, st
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether an address is this machine's own. Names other than localhost are not looked up."""
+    """Return whether an address is a loopback address or ``localhost``. Other names are not looked up."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

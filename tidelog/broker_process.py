@@ -39,7 +39,8 @@ _PACKAGE_ROOT = str(Path(__file__).absolute().parent.parent)
 
 
 class BrokerProcessError(Exception):
-    """The broker did not start or did not stop; the message has its log."""
+    """The broker did not start or did not stop: then the message has its log. Or a key is unknown, or a call needs a
+    broker that runs."""
 
 
 class Broker:
@@ -106,7 +107,10 @@ class Broker:
         return self._process.pid
 
     def start(self) -> Self:
-        """Start and wait until the broker answers. Raises BrokerProcessError, also if it runs already."""
+        """Start and wait until the broker answers. Raises BrokerProcessError, also if it runs already.
+
+        Users and ACLs of ``security`` are created then; it raises ClientError or KafkaError if that fails.
+        """
         if self._process is not None:
             raise BrokerProcessError("the broker is running")
         refuse_unknown_keys(self._texts)
@@ -144,7 +148,7 @@ class Broker:
         return self.start()
 
     def log_text(self) -> str:
-        """Read the broker's standard error so far."""
+        """Read the standard error of the broker that runs; an empty text if none does."""
         if self._log is None:
             return ""
         descriptor = self._log.fileno()  # pread, because this descriptor shares its position with the broker's

@@ -4,7 +4,8 @@
 each broker. Applications use a Kafka client of their language.
 
 Imports: tidelog.protocol. ``settings``, ``sasl`` and ``trust`` also import parts of tidelog.broker: the parsers of
-properties and JAAS, a client's SASL exchanges, the check of certificates.
+properties and JAAS, a client's SASL exchanges, the check of certificates. ``records`` imports the record of
+tidelog.find.
 """
 
 from tidelog.client.connection import (

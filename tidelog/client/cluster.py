@@ -2,7 +2,8 @@
 
 A ``Cluster`` uses any bootstrap server that answers, finds leaders by Metadata and coordinators by FindCoordinator, and
 keeps one connection per broker until ``close``. An error code in a response is raised as its KafkaError, whose
-``retriable`` says whether a retry may help; a connection that fails raises ClientError. For one thread at a time.
+``retriable`` says whether a retry may help; a connection that fails raises ClientError. All that sends requests may
+raise both: a login that is refused and a malformed response are KafkaErrors. For one thread at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def raise_for_code(code: int, what: str, message: str | None = None) -> None:
 
 
 def version_for(client: Client, request: type[Message], highest: int) -> int:
-    """Choose the newest version of a request up to ``highest`` that the broker serves. Raises ClientError."""
+    """Choose the newest version of a request up to ``highest`` that the broker serves.
+
+    Raises ClientError, KafkaError.
+    """
     name, served = ApiKey(request.API_KEY).name, client.api_versions().get(request.API_KEY)
     if served is None:
         raise ClientError(f"{client.bootstrap} does not serve {name}")
@@ -55,7 +59,7 @@ def version_for(client: Client, request: type[Message], highest: int) -> int:
 
 
 def ask(client: Client, request: Message, response_type: type[_Response], highest: int) -> _Response:
-    """Send a request in the newest version up to ``highest`` that the broker serves. Raises ClientError."""
+    """Send a request in the newest version up to ``highest`` that the broker serves. Raises ClientError, KafkaError."""
     return client.send(request, response_type, version_for(client, type(request), highest))
 
 
@@ -104,16 +108,18 @@ class Cluster:
         return self._any
 
     def ask(self, request: Message, response_type: type[_Response], highest: int = _NEWEST) -> _Response:
-        """Send a request to any broker, in the newest version up to ``highest`` that both know. Raises ClientError."""
+        """Send a request to any broker, in the newest version up to ``highest`` that both know. Raises ClientError,
+        KafkaError."""
         return ask(self.any_client(), request, response_type, highest)
 
     def brokers(self) -> dict[int, Address]:
-        """Return the addresses of all brokers, by node id. Raises ClientError."""
+        """Return the addresses of all brokers, by node id. Raises ClientError, KafkaError."""
         answer = self.ask(MetadataRequest(topics=[]), MetadataResponse)
         return {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
 
     def retry_until_settled(self, attempt: Callable[[], _Result]) -> _Result:
-        """Return the result of ``attempt``, which is repeated within the timeout after a retriable KafkaError.
+        """Return the result of ``attempt``, which is repeated within the timeout after a retriable KafkaError, but not
+        after a ClientError.
 
         Raises ClientError, KafkaError.
         """
@@ -230,5 +236,6 @@ Trouble = (ClientError, KafkaError)
 
 
 def is_passing(error: Exception) -> bool:
-    """Return whether a retry may help: after a failed connection, or an error that Kafka calls retriable."""
+    """Return whether a retry may help: after a ClientError, which may be a failed connection, or an error that Kafka
+    calls retriable."""
     return isinstance(error, ClientError) or (isinstance(error, KafkaError) and error.retriable)

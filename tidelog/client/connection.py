@@ -149,7 +149,8 @@ class Client:
         self.is_broken = False
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
-        """Map each API key to the lowest and highest version that the broker serves; asked once. Raises ClientError."""
+        """Map each API key to the lowest and highest version that the broker serves; asked once. Raises ClientError,
+        KafkaError."""
         if self._served is None:
             request = ApiVersionsRequest(client_software_name="tidelog", client_software_version="1")
             response = self.send(request, ApiVersionsResponse, 3)
@@ -159,8 +160,8 @@ class Client:
         return self._served
 
     def call(self, request: Message, response_type: type[_Response]) -> _Response:
-        """Send a request in the newest version that both sides know, and return the response. Raises ClientError,
-        UnsupportedVersionError."""
+        """Send a request in the newest version that both sides know, and return the response. Raises what ``send``
+        raises, and UnsupportedVersionError."""
         name, served = ApiKey(request.API_KEY).name, self.api_versions().get(request.API_KEY)
         if served is None:
             raise UnsupportedVersionError(f"{self.bootstrap} does not serve {name}")
@@ -173,7 +174,7 @@ class Client:
 
     def send(self, request: Message, response_type: type[_Response], version: int) -> _Response:
         """Send a request in this version and return the response; no other request may be in flight. Raises
-        ClientError."""
+        ClientError; KafkaError if a new login is refused or the response is malformed."""
         if self._wire.waiting:
             raise ClientError(f"{self.bootstrap} has left {self._wire.waiting} requests without an answer")
         self.post(request, version)

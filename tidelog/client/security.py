@@ -4,6 +4,7 @@ security.protocol                       PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_S
 ssl.truststore.location, .certificates  trusted certificates and revocation lists, as a file or as text; by default
                                         those of the system
 ssl.keystore.location                   the client's own key and certificate in one file
+ssl.truststore.type, ssl.keystore.type  only PEM, which is the default here (in Kafka it is JKS)
 ssl.key.password                        the password of that key, if it is encrypted
 ssl.endpoint.identification.algorithm   empty: the certificate need not name the host
 sasl.*                                  see ``tidelog.client.sasl.credentials``

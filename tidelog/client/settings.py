@@ -1,7 +1,7 @@
 """Settings of a client: bootstrap addresses, the security keys of Kafka's clients, and the timeout.
 
-A profile is a properties file with Kafka's own client keys, so a file for Kafka's tools
-(``--command-config``) can be used here too.
+A profile is a properties file with Kafka's own client keys. So a file for Kafka's tools (``--command-config``) can be
+used here too, if it has only ``bootstrap.servers`` and keys of ``known_keys``: any other key is an error.
 """
 
 from __future__ import annotations

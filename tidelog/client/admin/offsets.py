@@ -47,10 +47,10 @@ def log_starts(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[T
 
 
 def offsets_from(cluster: Cluster, partitions: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
-    """Return the first offset of each log that is not older than a time; -1 if there is none.
+    """Return the offset of each log's first record that is not older than a time; -1 if there is none.
 
-    No record is older than 1970: ListOffsets gives negative times meanings of their own. Raises ClientError,
-    KafkaError.
+    A time before 1970 counts as 1970, because ListOffsets gives negative times meanings of their own. Raises
+    ClientError, KafkaError.
     """
     return list_offsets(cluster, dict.fromkeys(partitions, min(max(time_ms, 0), MAX_TIME_MS)))
 

@@ -58,13 +58,15 @@ class Fetcher:
         self._isolation_level = isolation_level
         self.positions = dict(positions)
         self.vacant: dict[TopicPartition, int] = {}
-        """Partitions without records in the last round -> the end of the visible log according to their leaders."""
+        """Partitions of responses without any record in the last round -> the end of the visible log according to their
+        leaders."""
 
     def fetch(self, wait_ms: int) -> Iterator[FetchedRecord]:
         """Yield the records of one round; if there are none, the round waits up to ``wait_ms``.
 
         The position of a partition moves past a record when the next one is requested. Raises ClientError, KafkaError:
-        the first failure of a leader or partition, after the records of the others.
+        at once if the leader of a partition cannot be found, otherwise the first failure of a leader or partition,
+        after the records of the others.
         """
         self.vacant = {}
         by_leader: dict[Address, list[TopicPartition]] = defaultdict(list)

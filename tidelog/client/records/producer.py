@@ -96,7 +96,7 @@ class Producer:
         """Send all waiting records, and wait until brokers have appended them.
 
         Raises ClientError, KafkaError. A record that is too large is MessageTooLargeError, after all records before it
-        and those of the other partitions are appended.
+        and those of the other partitions are appended. The records after it in its partition are dropped.
         """
         if not self._waiting:
             return
@@ -189,7 +189,8 @@ class Producer:
             del self._waiting[number]
 
     def _shorten(self, number: int, message: str | None) -> None:
-        """Make the next batch of a partition half as long, because it is too large; give up one of a single record."""
+        """Make the next batch of a partition half as long, because it is too large. If it is a single record, give up
+        that, and all that wait after it in the partition."""
         records = self._next_records(number)
         self._max_records[number] = (len(records) + 1) // 2
         if len(records) == 1:

@@ -94,7 +94,7 @@ class Reading:
         return bool(deleted)
 
     def pause_after(self, error: ClientError | KafkaError) -> None:
-        """Wait before a retry. Raises the error if it is not retriable, or failures have lasted for RETRY_S."""
+        """Wait before a retry. Raises the error if it is not passing, or failures have lasted for RETRY_S."""
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
