@@ -76,7 +76,7 @@ acknowledged when it is on disk; one sync serves all appends that wait for it.
 `tidelog serve` prints `tidelog ready on HOST:PORT` when it answers, and then, where it has an admin interface,
 `console http://HOST:PORT` ([console.md](console.md)); logs go to standard error. SIGTERM and SIGINT stop it cleanly
 with exit code 0. Exit code 1 means that it could not start: the port is taken, or the data directory
-is in use or another cluster's.
+is in use or another cluster's. It also means that a running broker could not go on.
 """
 
 

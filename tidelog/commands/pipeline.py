@@ -427,8 +427,8 @@ def _read_metadata(path: str) -> MetadataImage | None:
 def _finder_of_replicated(arguments: SimpleNamespace) -> Callable[[], frozenset[tuple[str, int]]]:
     """Return a function that reads from the data directories' metadata which partitions have several replicas.
 
-    It prints a line, once, for metadata that cannot be read: what was read before counts then, and if there is nothing,
-    all records of such a directory count as committed.
+    If a directory's metadata cannot be read, what was read from it before counts. If nothing was, all its records count
+    as committed, and a line says so once.
     """
     from tidelog.pipeline.job_errors import JobError
 

@@ -27,6 +27,7 @@ KEPT = 150
 UNWATCHED_S = 180.0
 """How long samples are still taken after the last page, in seconds."""
 MAX_GROUPS = 300
+"""Limit of the groups that have samples of their lag; further groups get none."""
 
 
 class Totals(NamedTuple):
@@ -71,8 +72,8 @@ class History:
         self._totals.append(totals)
 
     def add_lags(self, lags: Mapping[str, int], partial: Iterable[str] = ()) -> None:
-        """Add the lag of each group; samples of groups without a lag are dropped. ``partial``: groups with more
-        partitions than were summed.
+        """Add the lag of each group, up to MAX_GROUPS; samples of groups without a lag are dropped. ``partial``: groups
+        with more partitions than were summed.
         """
         self._partial = frozenset(partial)
         for group in [group for group in self._lags if group not in lags]:

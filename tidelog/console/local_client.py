@@ -48,7 +48,7 @@ from tidelog.protocol.transferable import TransferableRecords, release_slices
 from tidelog.protocol.types import Part
 
 TIMEOUT_S = 10.0
-"""The longest wait of a page for the loop thread, in seconds."""
+"""The longest wait for one answer of the loop thread, in seconds; a page may have several."""
 HERE = "this broker"
 """The address of the broker of this process, where a client has HOST:PORT of another one."""
 OTHER_CONSOLE = "only the broker at {} can answer this: open the console of that broker"

@@ -83,7 +83,7 @@ def command(
 
 
 def plan_and_adopt(options: AdoptionOptions, *, dry_run: bool, as_json: bool) -> tuple[AdoptionPlan, bool]:
-    """Plan an adoption and carry it out, unless it is a dry run or has problems.
+    """Plan an adoption and carry it out, unless it is a dry run, has problems or has no topics.
 
     Returns the plan, and whether it was carried out. Raises AdoptionError, KafkaStorageError, OSError.
     """

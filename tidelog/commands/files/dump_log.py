@@ -225,8 +225,8 @@ def _dump_log(dump: Dump, base_offset: int, shown: DumpOptions) -> None:
 
 
 def _dump_batches(dump: Dump, file: OpenFile, position: int, shown: DumpOptions) -> tuple[int, int]:
-    """Print batches up to the first damaged or incomplete one. Return its position, and where its header says that it
-    ends (-1 without a header); both are the file's size if there is none."""
+    """Print batches up to the first damaged or incomplete one. Return its position, and its end if only its CRC is
+    wrong, otherwise -1; both are the file's size if there is none."""
     from tidelog.log.segment.batch_scan import crc_matches, iter_batches
     from tidelog.protocol.errors import CorruptMessageError
 

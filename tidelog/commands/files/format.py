@@ -1,7 +1,8 @@
 """``tidelog format``: formats the log directories of a node for a cluster, as ``kafka-storage format`` does.
 
 Each directory of ``log.dirs`` gets a ``meta.properties``: ``version=1``, ``cluster.id``, ``node.id`` and a random
-``directory.id`` of its own (KIP-858). Nothing is written unless all directories can be formatted.
+``directory.id`` of its own (KIP-858). All directories and options are checked before anything is written; only a
+directory that cannot be created is found later, when those before it are formatted.
 
 A single node (without ``process.roles``, or with both roles) also gets a ``bootstrap.checkpoint``, which is written
 before the ``meta.properties`` of its first directory. It has feature levels (of a given release of Kafka, or the
@@ -180,7 +181,8 @@ def format_directories(
 ) -> list[str]:
     """Format each log directory; return those that were not formatted before. ``records`` are for a single node.
 
-    Raises FormatError and KafkaStorageError; with FormatError nothing was written.
+    Raises FormatError and KafkaStorageError. With FormatError nothing was written, unless a directory cannot be
+    created: then those before it are formatted.
     """
     from tidelog.log.files.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
     from tidelog.protocol.types import SystemRandom, random_uuid

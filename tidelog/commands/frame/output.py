@@ -72,5 +72,5 @@ def _style(heading: str) -> str:
 
 
 def is_coloured() -> bool:
-    """Return whether standard output is a terminal and NO_COLOR is not set (https://no-color.org)."""
+    """Return whether standard output is a terminal with colours, and NO_COLOR is not set (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

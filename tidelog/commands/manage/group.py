@@ -107,10 +107,10 @@ def print_group(group: Group) -> None:
     if group.partitions:
         columns = ["topic", "partition", "committed", "end", "lag", "member"]
         print_rows(columns, [one._asdict() for one in group.partitions])
-    idle = [one for one in group.members if not one.partitions]
-    if idle:
-        columns = ["member", "client_id", "host", *(["tasks"] if any(one.tasks for one in idle) else [])]
-        print_rows(columns, [{**one._asdict(), "member": one.id, "tasks": ", ".join(one.tasks)} for one in idle])
+    others = [one for one in group.members if not one.partitions]  # idle ones, and those that have tasks
+    if others:
+        columns = ["member", "client_id", "host", *(["tasks"] if any(one.tasks for one in others) else [])]
+        print_rows(columns, [{**one._asdict(), "member": one.id, "tasks": ", ".join(one.tasks)} for one in others])
 
 
 class Target(NamedTuple):

@@ -1,8 +1,8 @@
 """``tidelog status``: the state of a cluster on one screen: brokers, faulty partitions, lagging groups, disk space.
 
-Exit code 1 means that a partition has no leader or too few in-sync replicas, or that a broker or a group's coordinator
-did not answer. All other results are still printed. All requests are of Kafka's protocol, so any Kafka broker answers
-them.
+Exit code 1 means that a partition has no leader or a replica that is not in sync, or that a broker or a group's
+coordinator did not answer. All other results are still printed. All requests are of Kafka's protocol, so any Kafka
+broker answers them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidelog.client.cluster import Cluster
 
 MAX_GROUPS = 50
-"""Limit of the groups whose lag is looked up, with three requests each."""
+"""Limit of the groups whose lag is looked up, with seven requests or more each."""
 MAX_FAILURES = 3
 """Failures after which the remaining groups are left out, as each may take the whole timeout."""
 SHOWN_ROWS = 8
@@ -109,7 +109,7 @@ def describe_groups(cluster: Cluster, asked: ClusterAnswers) -> list[Group]:
 
 
 def partitions_in(topics: Sequence[Topic]) -> dict[str, Any]:
-    """Count topics and partitions, and list the partitions without a leader or with too few in-sync replicas."""
+    """Count topics and partitions, and list the partitions without a leader or with replicas that are not in sync."""
     named = [(f"{topic.name}-{one.partition}", one) for topic in topics for one in topic.partitions]
     return {
         "topics": len(topics),
@@ -120,7 +120,8 @@ def partitions_in(topics: Sequence[Topic]) -> dict[str, Any]:
 
 
 def groups_in(listed: Sequence[ListedGroup], groups: Sequence[Group]) -> dict[str, Any]:
-    """Count groups, and those described by state; list those with a lag, the largest first, None if it is unknown."""
+    """Count groups, and those described by state. List those with a lag, the largest first; ``lag`` is None if that of
+    some partition is unknown. Groups of which no lag is known are not listed."""
     lagging = sorted((one for one in groups if one.lag), key=lambda one: (-one.lag, one.group))
     return {
         "groups": len(listed),

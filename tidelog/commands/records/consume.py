@@ -181,7 +181,7 @@ def show(records: Iterator[FoundRecord | None], line: Callable[[FoundRecord], by
 def print_records(
     records: Iterator[FoundRecord | None], line: Callable[[FoundRecord], bytes], max_records: int | None
 ) -> None:
-    """Print records; None among them flushes the output, because no more records are waiting."""
+    """Print records; None among them flushes the output, because the next round may have to wait for records."""
     from tidelog.client.records.reading import NotTakenError
 
     shown = 0

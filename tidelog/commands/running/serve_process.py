@@ -9,7 +9,8 @@ Standard output has these lines; logs go to standard error:
 Signals are handled from the start, because process 1 of a container has no default action for SIGTERM. A signal before
 the broker runs ends the process, a later one stops it cleanly. The exit code is 0 in both cases.
 
-Exit codes: 0 stopped by a signal; 1 the broker could not start (port taken, directory in use); 2 wrong configuration.
+Exit codes: 0 stopped by a signal; 1 the broker could not start (port taken, directory in use), or could not go on
+later; 2 wrong configuration.
 
 If standard input, output or error is closed at the start, /dev/null is opened in its place. Otherwise a segment or a
 socket would get its descriptor number, and log lines would be written to it.
@@ -159,7 +160,7 @@ def run(options: ServeWords) -> int:
 
 
 def refuse_weaknesses(config: BrokerConfig) -> None:
-    """Raise ConfigError for the first weakness of the listeners."""
+    """Raise ConfigError for the first weakness of the listeners or the HTTP interfaces."""
     from tidelog.broker.security.policy import find_weaknesses
     from tidelog.protocol.config_def import ConfigError
 
@@ -355,7 +356,8 @@ def find_service_manager(loop: AbstractEventLoop) -> ServiceManager | None:
 
 
 def announce(server: Server | LaboratoryServer) -> None:
-    """Print the ready line; a closed standard output does not stop the broker."""
+    """Print the ready line, and end the start's settings of the garbage collector. A closed standard output does not
+    stop the broker."""
     from tidelog.broker.loop.garbage import SERVING_THRESHOLDS
 
     endpoint: Endpoint = server.endpoints[0]

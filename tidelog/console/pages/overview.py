@@ -1,4 +1,4 @@
-"""The first page: the broker, its cluster, rates, request times, and failed log directories."""
+"""The first page: the broker, its cluster, rates, request times, failed log directories and refused logs."""
 
 from __future__ import annotations
 
