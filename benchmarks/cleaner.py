@@ -2,10 +2,11 @@
 ...]``.
 
 Tidelog's round runs in this process (wall clock, user and system CPU). Kafka cleans the same segments in a node of its
-own, several partitions in turn by one thread; the table has its first, cold round and its best one. Kafka's figures are
-those it logs. ``--latency`` measures single-record produce requests with and without a round beside them. ``many-keys``
-and ``100m-keys`` have more keys than the map holds: 20 million in 2 GB, 100 million in 11 GB (needs 25 GB in
-``--directory`` and several minutes; all its data are deleted at the end).
+own, several partitions in turn by one thread; the table has its first, cold round and its best one. Kafka's times are
+those it logs, its CPU time that of its process. ``--latency`` measures single-record produce requests with and without
+a round beside them. ``many-keys`` and ``100m-keys`` have more keys than the map holds: 20 million in 2 GB, 100 million
+in 11 GB (needs 25 GB in ``--directory`` and several minutes; all its data are deleted at the end). These two are not
+measured on Kafka.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _CLEANED = re.compile(r"([\d.,]+) MB of log processed in [\d.,]+ seconds \(([\d.
 
 
 def clean_here(data: DataSet, made: Path, directory: Path) -> dict[str, float]:
-    """Run one round of Tidelog's cleaner; return seconds, bytes and records per second, CPU seconds."""
+    """Run one round of Tidelog's cleaner; return its figures by name: times, rates, and those of ``round_facts``."""
     partition = TopicPartition(data.name, 0)
     shutil.rmtree(directory, ignore_errors=True)
     size = replace_log(made, directory / partition.directory_name)

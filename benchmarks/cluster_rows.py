@@ -252,7 +252,7 @@ class PacedWriter(Beside):
             self.acknowledged[number].append(now)
 
     def longest_gaps(self, since: float) -> list[float]:
-        """Return the longest time without an acknowledgement after ``since``, of each partition."""
+        """Return the longest time without an acknowledgement after ``since``, of each partition that has one."""
         return [
             max(
                 later - earlier

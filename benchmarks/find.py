@@ -56,7 +56,7 @@ VALUE_BYTES = 100
 LOOK_UPS = 300
 CATCH_UP_S = 60
 PREWARMED_TIMES = 4
-"""Page cache touched before a round, in multiples of the bytes that the round writes."""
+"""Page cache touched before the load of a topic, in multiples of the bytes that the load writes."""
 COLD_LOOK_UPS = 30
 TOPICS = {
     "plain": {},
@@ -198,8 +198,8 @@ def measure_produce(page: Page, broker: Broker, directory: Path, load: Load) -> 
     """Measure records per second into each kind of topic, in turn. Each round is compared with the same round's plain
     topic; the shares are medians of the rounds.
 
-    A round takes longer if the host of a virtual machine first has to provide pages for the page cache. So before each
-    round a file is written that has PREWARMED_TIMES the bytes of the round, and is deleted.
+    A load takes longer if the host of a virtual machine first has to provide pages for the page cache. So before each
+    topic's load a file is written that has PREWARMED_TIMES its bytes, and is deleted.
     """
     warm = [f"{kind}.warm" for kind in TOPICS]
     names = [f"{kind}.{number}" for number in range(load.rounds) for kind in TOPICS]
@@ -264,7 +264,7 @@ def look_up(log: UnifiedLog, indexer: LogIndexer, number: int) -> float:
 
 
 def measure_look_ups(page: Page, directory: Path, topic: str, records: int) -> None:
-    """Measure cold and warm look-ups in the log itself."""
+    """Measure warm, then cold look-ups in the log itself; the first third of the warm ones is not counted."""
     generator = random.Random(7)
     log = open_log(directory, topic)
     indexer = LogIndexer(log)
@@ -315,7 +315,9 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--produce-records", type=int, default=1_000_000)
-    parser.add_argument("--value-bytes", type=int, default=VALUE_BYTES, help="bytes of each value")
+    parser.add_argument(
+        "--value-bytes", type=int, default=VALUE_BYTES, help="bytes of each value that is produced (phase produce)"
+    )
     parser.add_argument("--only", action="append", choices=PHASES, help="one phase; more than one may be given")
     add_save(parser)
     arguments = parser.parse_args()

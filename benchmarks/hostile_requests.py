@@ -1,8 +1,8 @@
 """Requests with very many elements in one array: handled in one step, each would block the event loop for seconds.
 
 Each is a name, an API version and a message; ``benchmarks.bystander`` sends them to Tidelog and to Apache Kafka, and
-``tests/faults/test_long_requests.py`` to a broker process. The counts are those of the largest legal request
-(``broker/requests/bounds.py``), or larger: then the broker closes the connection.
+``tests/faults/test_long_requests.py`` to a broker process. Each kind has a count near the largest legal one
+(``broker/requests/bounds.py``). Some have a smaller one too, or a larger one: then the broker closes the connection.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFet
 from tidelog.protocol.schema.fields import Message
 
 WIDE_TOPIC = "wide"
-"""A topic with WIDE_PARTITIONS partitions, made before the requests are sent."""
+"""A topic that is made before the requests are sent, by ``benchmarks.bystander.prepare``."""
 WIDE_PARTITIONS = 10_000
+"""Partitions of the wide topic and of the bystander's, which has one: the wide topic lacks the last number."""
 MADE_TOPICS = 300
 BROKER = 4
 """Resource type of a broker's configs."""
@@ -99,7 +100,7 @@ def creating_metadata(count: int) -> Hostile:
 
 
 def list_offsets(count: int) -> Hostile:
-    """Build ListOffsets of partitions, of which only the first WIDE_PARTITIONS exist."""
+    """Build ListOffsets of partitions, of which only the first WIDE_PARTITIONS - 1 exist."""
 
     def build() -> Message:
         partitions = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(count)]
@@ -109,7 +110,7 @@ def list_offsets(count: int) -> Hostile:
 
 
 def fetch(count: int) -> Hostile:
-    """Build a Fetch of existing partitions."""
+    """Build a Fetch of the partitions below WIDE_PARTITIONS, again and again; all but the last exist."""
 
     def build() -> Message:
         partitions = [

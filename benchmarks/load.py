@@ -102,7 +102,7 @@ def header() -> str:
 
 
 def run_steps(asked: argparse.Namespace) -> list[Step]:
-    """Run all steps, each printed as it ends; stop after the first that saturates."""
+    """Run all steps, each printed as it ends; stop after the first that saturates, unless told to go on."""
     topics = Topics(asked.bootstrap)
     steps = []
     print(header())

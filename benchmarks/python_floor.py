@@ -189,12 +189,12 @@ def main() -> None:
 
 
 def load(broker: BrokerProcess, payload: int, batch_bytes: int) -> None:
-    """Produce values of 1,000 B into an empty file."""
+    """Produce values of 1,000 B, after what the file holds."""
     load_batches(broker, "floor", payload, LARGE_VALUE_BYTES, batch_bytes)
 
 
 def fetch(broker: BrokerProcess, payload: int) -> None:
-    """Read what the last load wrote."""
+    """Read as many bytes of values as one load wrote, from the beginning of the file."""
     run_load("fetch", broker.host, broker.port, topic="floor", total_bytes=payload)
 
 

@@ -151,7 +151,9 @@ class Bench:
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="benchmarks.run", description="Measure Tidelog beside Apache Kafka.")
-    parser.add_argument("--quick", action="store_true", help="a smoke run: small loads, one round, nothing to quote")
+    parser.add_argument(
+        "--quick", action="store_true", help="a smoke run: small loads, one or two rounds, nothing to quote"
+    )
     parser.add_argument(
         "--only", action="append", metavar="ROW", choices=[row.name for row in ROWS], default=[], help="these rows"
     )

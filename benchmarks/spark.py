@@ -14,7 +14,8 @@
     point         one key, and a thousandth of the time, out of --point-gb of records: bytes read
     list-offsets  the broker's processor time for one ListOffsets request: Spark sends two for 500 records
 
-Everything runs in turn on one Spark of two cores, after a warm-up that is not measured; medians of the rounds. Spark's
+Everything runs in turn on one Spark of two cores, after a warm-up that is not measured; medians of the rounds. Two
+sections differ: sink-parts has the best round, the first included, and point the second of two look-ups. Spark's
 processor time is the driver's, the JVM's and the Python workers'. Needs Java 17 or newer, Maven and gcc.
 """
 

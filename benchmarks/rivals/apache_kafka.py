@@ -140,7 +140,8 @@ class ApacheKafka(BrokerProcess):
             raise RuntimeError(f"could not format {self.data_directory}:\n{(done.stdout + done.stderr)[-2000:]}")
 
     def start(self) -> Self:
-        """Format a new data directory, start, and wait for the first answer. Raises BrokerError, MissingToolError."""
+        """Format a new data directory, start, and wait for the first answer. Raises BrokerError, MissingToolError, and
+        RuntimeError if the directory cannot be formatted."""
         self.format()
         return super().start()
 

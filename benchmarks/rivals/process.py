@@ -70,7 +70,8 @@ class BrokerProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.log_path = directory / f"{self.name}.out"
         self.start_seconds = 0.0
-        """Seconds from the last start of the process to its first answered request."""
+        """Seconds from the last start of the process until `wait_until_ready` returned: to its first answered request,
+        or to the ready line of a Tidelog member."""
 
     def command(self) -> list[str]:
         """Return the command line to run."""
