@@ -49,7 +49,7 @@ class LoadResult:
     requests: int
     records: int
     payload_bytes: int
-    """Bytes of record values."""
+    """Bytes of record values; a ``fetch`` counts records, each with the option ``value_bytes`` (1,000 by default)."""
     client_cpu_s: float
     intended: int
     completed: int

@@ -194,7 +194,7 @@ def load(broker: BrokerProcess, payload: int, batch_bytes: int) -> None:
 
 
 def fetch(broker: BrokerProcess, payload: int) -> None:
-    """Read as many bytes of values as one load wrote, from the beginning of the file."""
+    """Read as many bytes as the values of one load have, from the beginning of the file."""
     run_load("fetch", broker.host, broker.port, topic="floor", total_bytes=payload)
 
 

@@ -2,7 +2,8 @@
 
 Imports: tidelog.client, tidelog.console, and modules of tidelog.broker, tidelog.cleaner and tidelog.log for data
 without a Kafka API.
-Invariant: a page reads a bounded number of rows and bytes.
+Invariant: a page shows a bounded number of rows, and reads a bounded number of bytes from logs. It may list all groups,
+ACLs or transactional ids of the broker to find its rows.
 """
 
 from __future__ import annotations
