@@ -1,7 +1,7 @@
 """Slice of a file that a response will send with ``sendfile``, without reading it first.
 
-A :class:`TransferableRecords` is a part of a response, in place of record bytes. Its file is reference-counted. Whoever
-makes a slice has retained the file for it before; sending or dropping the slice releases the file once. So a
+A :class:`TransferableRecords` is a part of a response, in place of record bytes. Its file is reference-counted. Code
+that makes a slice retains the file for it first; sending or dropping the slice releases the file once. So a
 descriptor is closed only when its last reader has released it, and its number is never reused under a reader.
 """
 
