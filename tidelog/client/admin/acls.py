@@ -44,6 +44,7 @@ OPERATIONS = {
     "idempotent-write": 12,
     "create-tokens": 13,
     "describe-tokens": 14,
+    "two-phase-commit": 15,
 }
 PERMISSIONS = {"deny": 2, "allow": 3}
 _ANY = 1

@@ -21,7 +21,7 @@ CLUSTER_NAME = "kafka-cluster"
 NAMED_TYPES = ("topic", "group", "transactional-id", "delegation-token", "user")
 OPERATIONS = (
     "all", "read", "write", "create", "delete", "alter", "describe", "cluster-action", "describe-configs",
-    "alter-configs", "idempotent-write", "create-tokens", "describe-tokens",
+    "alter-configs", "idempotent-write", "create-tokens", "describe-tokens", "two-phase-commit",
 )  # fmt: skip
 """Operations of ``tidelog.client.admin.acls``, which is not imported for a help text."""
 
@@ -79,15 +79,11 @@ def list_all(
 @resource_options("literal")
 @click.option("--allow-principal", "allowed", multiple=True, metavar="TYPE:NAME", help="such as User:alice, or User:*")
 @click.option("--deny-principal", "denied", multiple=True, metavar="TYPE:NAME", help="wins over what is allowed")
-@click.option(
-    "--allow-host",
-    "--deny-host",
-    "--host",
-    "hosts",
-    multiple=True,
-    metavar="ADDRESS",
-    help="client address; default: all",
-)
+@click.option("--allow-host", "allowed_hosts", multiple=True, metavar="ADDRESS",
+              help="client address of what is allowed; default: all")  # fmt: skip
+@click.option("--deny-host", "denied_hosts", multiple=True, metavar="ADDRESS",
+              help="client address of what is denied; default: all")  # fmt: skip
+@click.option("--host", "hosts", multiple=True, metavar="ADDRESS", help="as both --allow-host and --deny-host")
 @click.option("--operation", "operations", type=click.Choice(OPERATIONS), multiple=True, required=True,
               help="may be repeated")  # fmt: skip
 @json_option
@@ -97,32 +93,43 @@ def create(
     settings: ClientSettings,
     allowed: tuple[str, ...],
     denied: tuple[str, ...],
+    allowed_hosts: tuple[str, ...],
+    denied_hosts: tuple[str, ...],
     hosts: tuple[str, ...],
     operations: tuple[str, ...],
     pattern: str | None,
     as_json: bool,
     **named: Any,
 ) -> None:
-    """Create ACLs: one for each principal, host and operation."""
+    """Create ACLs: one for each principal, each host of its kind and each operation."""
     from tidelog.client.admin.acls import Acl, create_acls
     from tidelog.client.cluster import Cluster
 
     resource = resource_of(named)
     if resource is None:
         raise click.UsageError(f"expected a resource: --cluster, --{', --'.join(NAMED_TYPES)}")
-    principals = [(one, "allow") for one in allowed] + [(one, "deny") for one in denied]
-    if not principals:
+    if not allowed and not denied:
         raise click.UsageError("expected --allow-principal or --deny-principal")
-    for principal, _ in principals:
-        if ":" not in principal:
-            raise click.UsageError(f"principal {principal!r}: expected TYPE:NAME, such as User:{principal}")
+    parties = parties_of("allow", allowed, allowed_hosts, hosts) + parties_of("deny", denied, denied_hosts, hosts)
     acls = [
         Acl(*resource, pattern or "literal", principal, host, operation, permission)
-        for (principal, permission), host, operation in product(principals, hosts or ("*",), operations)
+        for (principal, host, permission), operation in product(parties, operations)
     ]
     with Cluster.open(settings) as cluster:
         create_acls(cluster, acls)
     print_acls(acls, as_json=as_json)
+
+
+def parties_of(
+    permission: str, principals: tuple[str, ...], own_hosts: tuple[str, ...], hosts: tuple[str, ...]
+) -> list[tuple[str, str, str]]:
+    """Return each principal that is allowed or denied with each host of that kind. Raises UsageError."""
+    if own_hosts and not principals:
+        raise click.UsageError(f"--{permission}-host: expected it with --{permission}-principal")
+    for principal in principals:
+        if ":" not in principal:
+            raise click.UsageError(f"principal {principal!r}: expected TYPE:NAME, such as User:{principal}")
+    return [(principal, host, permission) for principal in principals for host in (*own_hosts, *hosts) or ("*",)]
 
 
 @command.command("delete")
