@@ -18,7 +18,7 @@ from tidelog.protocol.record.record_batch import BatchOptions, Record, build_bat
 PLACES = [("orders", number) for number in range(3)]
 BROKERS = [("one", 9092), ("two", 9092)]
 MAX_FETCHES = 2_000
-_EARLIEST = -2
+_LATEST, _EARLIEST = -1, -2
 
 
 class Log:
@@ -27,18 +27,35 @@ class Log:
     def __init__(self) -> None:
         self.batches: list[tuple[int, bytes]] = []
         self.aborted: list[fetch.AbortedTransaction] = []
+        self.times: dict[int, int] = {}
         self.end = 0
         self.values: list[list[bytes]] = [[], []]
 
     def append(self, *values: bytes, producer_id: int = -1, hidden: bool = False) -> None:
         """Append a batch, of a transaction if a producer is given; ``hidden``: read_committed does not return it."""
-        records = [Record(self.end + number, 0, None, value, []) for number, value in enumerate(values)]
+        times = [self.times.get(self.end + number, 0) for number in range(len(values))]
+        records = [Record(self.end + number, times[number], None, value, []) for number, value in enumerate(values)]
         options = BatchOptions(
             producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=producer_id >= 0
         )
         self._add(build_batch(records, options), len(values))
         self.values[0] += values
         self.values[1] += () if hidden else values
+
+    def append_times(self, *times_ms: int) -> None:
+        """Append a batch of records whose values are their times."""
+        self.times |= {self.end + number: time_ms for number, time_ms in enumerate(times_ms)}
+        self.append(*(b"%d" % time_ms for time_ms in times_ms))
+
+    def offset_from(self, time_ms: int) -> int:
+        """Return the first offset of a time or later; -1 without one."""
+        if time_ms == _EARLIEST:
+            return 0
+        return (
+            self.end
+            if time_ms == _LATEST
+            else min((one for one in self.times if self.times[one] >= time_ms), default=-1)
+        )
 
     def abort(self, producer_id: int, first_offset: int) -> None:
         """Abort a transaction that begins at ``first_offset``."""
@@ -120,7 +137,7 @@ class ModelClient:
         found = [
             list_offsets.ListOffsetsPartitionResponse(
                 partition_index=one.partition_index,
-                offset=0 if one.timestamp == _EARLIEST else self._cluster.logs[topic.name, one.partition_index].end,
+                offset=self._cluster.logs[topic.name, one.partition_index].offset_from(one.timestamp),
             )
             for one in topic.partitions
         ]

@@ -115,6 +115,42 @@ def test_a_start_at_the_epoch_counts_more_than_a_committed_offset(monkeypatch: p
 
 
 @WAYS
+def test_a_followed_log_ends_at_its_first_record_of_a_later_time(read: Read) -> None:
+    log = Log()
+    log.append_times(1)
+    cluster = ModelCluster(log)
+
+    def grow() -> None:
+        if cluster.fetches == 3:
+            log.append_times(5, 9, 2)
+
+    cluster.before = grow
+    assert values(read(cluster, WHOLE._replace(end_ms=5, follow=True))) == [b"1", b"5"]
+
+
+@WAYS
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_log_with_a_record_of_a_later_time_ends_there(read: Read, *, follow: bool) -> None:
+    log = Log()
+    log.append_times(1, 5)
+    log.append_times(9)
+    assert values(read(ModelCluster(log), WHOLE._replace(end_ms=5, follow=follow))) == [b"1", b"5"]
+
+
+@WAYS
+def test_older_records_that_come_later_in_the_log_are_left_out(read: Read) -> None:
+    log = Log()
+    log.append_times(1, 6, 2)
+    log.append_times(3, 8)
+    assert values(read(ModelCluster(log), WHOLE._replace(offset=None, begin_ms=5))) == [b"6", b"8"]
+
+
+def test_a_member_without_partitions_goes_on_until_it_gets_some() -> None:
+    found = by_group(ModelCluster(), WHOLE._replace(end_ms=5, follow=True))
+    assert [next(found) for _ in range(3)] == [None] * 3
+
+
+@WAYS
 def test_rounds_of_aborted_batches_do_not_end_the_read(read: Read) -> None:
     log = Log()
     log.append(b"first")

@@ -39,7 +39,11 @@ class NotWrittenError(Exception):
 
 
 class Range(NamedTuple):
-    """The wanted records: start and end of reading. ``offset`` is text as in ``--offset`` of the command line."""
+    """The wanted records: start and end of reading. ``offset`` is text as in ``--offset`` of the command line.
+
+    Older records than ``begin_ms`` are left out wherever they are. A partition ends at its first record after
+    ``end_ms``: a group's committed offset cannot pass that record and come back to it.
+    """
 
     offset: str | None
     begin_ms: int | None
@@ -51,9 +55,10 @@ class Range(NamedTuple):
 class Reading:
     """Rounds of a fetcher up to given ends. If a leader has moved or is missing, it retries for RETRY_S."""
 
-    def __init__(self, cluster: Cluster, fetcher: Fetcher) -> None:
+    def __init__(self, cluster: Cluster, wanted: Range) -> None:
         self._cluster = cluster
-        self._fetcher = fetcher
+        self._wanted = wanted
+        self._fetcher = Fetcher(cluster, {}, wanted.isolation_level)
         self._ends: dict[TopicPartition, int] = {}
         self._vacant: dict[TopicPartition, int] = {}
         self._failing_since: float | None = None
@@ -106,13 +111,20 @@ class Reading:
     def _records(self) -> Iterator[FoundRecord]:
         try:
             for topic, partition, record in self._fetcher.fetch(WAIT_MS):
-                end = self._ends.get((topic, partition))
-                if end is None or record.offset < end:
+                if self._is_wanted((topic, partition), record.offset, record.timestamp):
                     found = record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
                     yield FoundRecord(topic, partition, *found)
         except OffsetOutOfRangeError:
             if not self._skip_deleted():
                 raise
+
+    def _is_wanted(self, topic_partition: TopicPartition, offset: int, time_ms: int) -> bool:
+        """Return whether a record lies in the range; the first one after the range's time ends its partition."""
+        _, begin_ms, end_ms, _, _ = self._wanted
+        if end_ms is not None and time_ms > end_ms:
+            self._ends[topic_partition] = min(offset, self._ends.get(topic_partition, offset))
+        end = self._ends.get(topic_partition)
+        return (end is None or offset < end) and (begin_ms is None or time_ms >= begin_ms)
 
     def _count_vacant(self) -> None:
         """Count responses without records. Raises ClientError if a leader's log ends before the wanted end."""
@@ -131,7 +143,7 @@ class Reading:
 
 def read_partitions(cluster: Cluster, partitions: list[TopicPartition], wanted: Range) -> Iterator[FoundRecord | None]:
     """Yield records of these partitions, and None after each round. Raises ClientError, KafkaError."""
-    reading = Reading(cluster, Fetcher(cluster, {}, wanted.isolation_level))
+    reading = Reading(cluster, wanted)
     reading.begin(first_positions(cluster, partitions, wanted), last_positions(cluster, partitions, wanted))
     while reading.drop_finished():
         yield from reading.next_round()
@@ -146,7 +158,7 @@ class MemberReading:
     ) -> None:
         """``tell`` is called with errors of commits after which the member rejoins or leaves."""
         self._cluster, self._group, self._wanted, self._tell = cluster, group, wanted, tell
-        self._reading = Reading(cluster, Fetcher(cluster, {}, wanted.isolation_level))
+        self._reading = Reading(cluster, wanted)
         self._read: dict[TopicPartition, int] = {}
         self._member = GroupMember(cluster, group, topics, self._commit_if_possible)
         self._next_commit = time.monotonic() + COMMIT_S
@@ -162,7 +174,8 @@ class MemberReading:
                     continue
                 if is_assigned:
                     self._begin()
-                if not self._reading.drop_finished() and not self._wanted.follow:
+                may_be_assigned = self._wanted.follow and not self._member.assignment
+                if not self._reading.drop_finished() and not may_be_assigned:
                     return
                 yield from self._next_round()
                 yield None
@@ -243,7 +256,8 @@ def first_positions(cluster: Cluster, partitions: list[TopicPartition], wanted: 
 
 
 def last_positions(cluster: Cluster, partitions: list[TopicPartition], wanted: Range) -> dict[TopicPartition, int]:
-    """Find the offsets at which reading ends; none for partitions that are followed. Raises ClientError, KafkaError."""
+    """Find the offsets at which reading ends; none yet for partitions that are followed. Raises ClientError,
+    KafkaError."""
     later: dict[TopicPartition, int] = {}
     if wanted.end_ms is not None:
         found = offsets_from(cluster, partitions, wanted.end_ms + 1)

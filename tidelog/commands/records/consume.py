@@ -39,7 +39,8 @@ OFFSET_WORDS = {"start": "start", "beginning": "start", "earliest": "start", "en
 @click.option("--from-beginning", is_flag=True, help="as --offset start, which is the default without a group")
 @click.option("--from", "begin", type=Moment(), metavar="TIME",
               help="only records of this time or later: ms, ISO 8601, 09:00, or 15m for 15 minutes ago")  # fmt: skip
-@click.option("--to", "end", type=Moment(), metavar="TIME", help="only records of this time or earlier")
+@click.option("--to", "end", type=Moment(), metavar="TIME",
+              help="only records of this time or earlier: each partition ends at its first later one")  # fmt: skip
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, metavar="N",
               help="this partition alone; may be repeated")  # fmt: skip
 @click.option(
