@@ -162,15 +162,19 @@ class Cluster:
         """Return the number of a topic's partitions, with and without leaders. Raises ClientError, KafkaError."""
         return len(self._known_leaders(topic))
 
+    def ensure_partition(self, topic: str, partition: int) -> None:
+        """Ensure that a topic has a partition, with or without a leader. Raises ClientError, KafkaError."""
+        count = self.partition_count(topic)
+        if partition >= count:
+            raise UnknownTopicOrPartitionError(f"topic {topic} has {count} partitions, there is no {partition}")
+
     def leader(self, topic: str, partition: int) -> Address:
         """Return the address of one partition's leader, even if other partitions have none.
 
         Raises what ``leaders`` raises.
         """
-        leaders = self._known_leaders(topic)
-        if partition >= len(leaders):
-            raise UnknownTopicOrPartitionError(f"topic {topic} has {len(leaders)} partitions, there is no {partition}")
-        found = leaders[partition]
+        self.ensure_partition(topic, partition)
+        found = self._leaders[topic][partition]
         if found is None:
             del self._leaders[topic]
             raise LeaderNotAvailableError(f"topic {topic}: partition {partition} has no leader")

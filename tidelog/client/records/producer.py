@@ -117,7 +117,7 @@ class Producer:
         """Choose the partition of a record. Records without key go to another partition after each flush."""
         if record.partition is not None:
             self._cluster.ensure_topic(self._topic)
-            self._cluster.leader(self._topic, record.partition)
+            self._cluster.ensure_partition(self._topic, record.partition)
             return record.partition
         partitions = len(self._leaders())
         return self._turn % partitions if record.key is None else partition_for_key(record.key, partitions)
