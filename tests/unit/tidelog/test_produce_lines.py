@@ -103,3 +103,12 @@ def test_lines_before_a_bad_line_are_sent(tmp_path: Path, bad: int, form: str) -
     with (tmp_path / "lines").open("rb", 0) as file, pytest.raises(ClientError, match=f"^input line {bad + 1}: "):
         send_all(cast(BinaryIO, file), "input", fields, cast(Producer, producer))
     assert len(producer.given) == producer.sent == bad
+
+
+@pytest.mark.parametrize(
+    ("form", "line"), [("lines", b""), ("file", b""), ("json", b'{"value":""}'), ("json", b'{"value_base64":""}')]
+)
+def test_an_empty_value_is_null_as_a_tombstone_alone(form: str, line: bytes) -> None:
+    fields = Fields(form, b"k", None, (), None, True)
+    assert plain_record_of(line, fields).value is None
+    assert plain_record_of(line, fields._replace(tombstone=False)).value == b""

@@ -203,7 +203,8 @@ def plain_record_of(line: bytes, fields: Fields) -> OutgoingRecord:
         key = fields.key if parsed.key is None else parsed.key
         partition = fields.partition if fields.partition is not None else parsed.partition
         timestamp = now_ms if parsed.timestamp is None else parsed.timestamp
-        return OutgoingRecord(parsed.value, key, (*parsed.headers, *fields.headers), partition, timestamp)
+        content = None if fields.tombstone and not parsed.value else parsed.value
+        return OutgoingRecord(content, key, (*parsed.headers, *fields.headers), partition, timestamp)
     key, value = fields.key, line
     if fields.delimiter is not None:
         key, found, value = line.partition(fields.delimiter)
