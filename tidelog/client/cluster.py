@@ -162,18 +162,12 @@ class Cluster:
         """Return the number of a topic's partitions, with and without leaders. Raises ClientError, KafkaError."""
         return len(self._known_leaders(topic))
 
-    def ensure_partition(self, topic: str, partition: int) -> None:
-        """Ensure that a topic has a partition, with or without a leader. Raises ClientError, KafkaError."""
-        count = self.partition_count(topic)
-        if partition >= count:
-            raise UnknownTopicOrPartitionError(f"topic {topic} has {count} partitions, there is no {partition}")
-
     def leader(self, topic: str, partition: int) -> Address:
         """Return the address of one partition's leader, even if other partitions have none.
 
         Raises what ``leaders`` raises.
         """
-        self.ensure_partition(topic, partition)
+        ensure_partition(self, topic, partition)
         found = self._leaders[topic][partition]
         if found is None:
             del self._leaders[topic]
@@ -243,3 +237,10 @@ def is_passing(error: Exception) -> bool:
     """Return whether a retry may help: after a ClientError, which may be a failed connection, or an error that Kafka
     calls retriable."""
     return isinstance(error, ClientError) or (isinstance(error, KafkaError) and error.retriable)
+
+
+def ensure_partition(cluster: Cluster, topic: str, partition: int) -> None:
+    """Ensure that a topic has a partition, with or without a leader. Raises ClientError, KafkaError."""
+    count = cluster.partition_count(topic)
+    if partition >= count:
+        raise UnknownTopicOrPartitionError(f"topic {topic} has {count} partitions, there is no {partition}")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from tidelog.client.cluster import Address, Cluster, ask, raise_for_code
+from tidelog.client.cluster import Address, Cluster, ask, ensure_partition, raise_for_code
 from tidelog.client.records.partitioner import partition_for_key
 from tidelog.protocol.errors import DuplicateSequenceNumberError, KafkaError, MessageTooLargeError
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -117,7 +117,7 @@ class Producer:
         """Choose the partition of a record. Records without key go to another partition after each flush."""
         if record.partition is not None:
             self._cluster.ensure_topic(self._topic)
-            self._cluster.ensure_partition(self._topic, record.partition)
+            ensure_partition(self._cluster, self._topic, record.partition)
             return record.partition
         partitions = len(self._leaders())
         return self._turn % partitions if record.key is None else partition_for_key(record.key, partitions)
