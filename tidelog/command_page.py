@@ -25,8 +25,8 @@ ACLs and transactions talk to any Kafka broker.
   has its keys for TLS and SASL.
 - **Timeout**: `--timeout SECONDS` limits each wait for an answer. The default is 30 s, of `ping` 3 s, of `find` 60 s.
   `compaction run` waits up to a day with `--wait` or `--dry-run`.
-- **Output**: text for people; with `--json` one JSON document, or an object a line (`consume`, `find`). Headings are
-  bold on a terminal, unless `NO_COLOR` is set.
+- **Output**: text for people; with `--json` one JSON document, or an object a line (`consume`, `find`,
+  `dump-log`). Headings are bold on a terminal, unless `NO_COLOR` is set.
 - **Errors** are one line on standard error; `cluster start` adds the end of a node's log. Exit codes: 0 done,
   1 failure, 2 wrong usage or configuration, 130 interrupted, 141 the reader of standard output went away,
   143 `consume` was ended by SIGTERM.

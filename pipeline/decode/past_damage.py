@@ -33,17 +33,17 @@ from tidelog.protocol.record.record_batch import MAGIC_V2
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Limit of the bytes of one damaged batch that the caller gets. After as many bytes of batches with strange times the
-#: search for more of them ends; the rest of the slice is read first.
+#: Limit of the bytes of one damaged batch that the caller gets. A search for strange times stops after as many bytes of
+#: batches, which are held in memory until all are passed on. Reading goes on, and searches again at the next such time.
 KEPT_BYTES = 16 * 1024 * 1024
 #: The first and the last time whose microseconds fit 64 bits.
 MIN_MILLISECONDS, MAX_MILLISECONDS = -(2**63 // 1000), (2**63 - 1) // 1000
 
 
 class Damage(NamedTuple):
-    """Bytes of a slice's file that could not be read, and the reason; ``offset`` of their first record, -1 when
-    unknown. If only a record's time is the reason, ``offset`` is that record's, and the bytes are those of its batch;
-    they are empty if an earlier record of the batch has them.
+    """Bytes of a slice's file that could not be read, and the reason. ``offset`` is the base offset that the damaged
+    bytes have, which may be damaged, too. If only a record's time is the reason, ``offset`` is that record's, and the
+    bytes are those of its batch; they are empty if an earlier record of the batch has them.
     """
 
     piece: SegmentSlice

@@ -13,9 +13,9 @@ A record's hash depends on its offset, its timestamp in milliseconds, its key an
     x          = offset * A ^ timestamp * B ^ field(key) ^ field(value)              mod 2^64
     hash       = mix(x)                                                              mix is SplitMix64's
 
-The sum of hashes mod 2^64 over a set of records does not depend on their order: audits compare a log and its
-table by it. All 64 bits depend on every byte: two different records have the same hash only by chance, 1 in 2^64.
-It does not protect against records that are made to collide. Headers are not part of it. Any thread; stateless.
+The sum of hashes mod 2^64 over a set of records does not depend on their order: audits compare ranges of a log
+and its table by it. All 64 bits depend on every byte: two different records have the same hash only by chance, 1 in
+2^64. It does not protect against records that are made to collide. Headers are not part of it. Any thread; stateless.
 """
 
 from __future__ import annotations

@@ -326,7 +326,7 @@ def dead_letter_schema() -> pa.Schema:
         [
             pa.field("topic", pa.string()),
             pa.field("partition", pa.int32()),
-            pa.field("offset", pa.int64()),  # of the record, or of a damaged batch's first one; -1 if it is not known
+            pa.field("offset", pa.int64()),  # of the record, or the base offset that a damaged batch has
             pa.field("file", pa.string()),
             pa.field("position", pa.int64()),
             pa.field("size", pa.int64()),

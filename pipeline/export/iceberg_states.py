@@ -5,8 +5,8 @@
                                snapshots expire
 
 The long state of many partitions is compressed (base64 of zlib), because each snapshot has one, and all are in the
-metadata file. The state is that of the newest snapshot, or of its first ancestor that has one; after a rollback it is
-older than the state in the properties.
+metadata file. The state is that of the current snapshot, or of its nearest ancestor that has one; after a rollback it
+is older than the state in the properties.
 """
 
 from __future__ import annotations
@@ -72,16 +72,17 @@ def state_of(table: Table) -> Manifest:
 def _state_of_properties(table: Table, oldest: Snapshot) -> Manifest:
     """Read the state from the table's properties, if the snapshot that it belongs to has expired.
 
-    ``oldest``: the oldest ancestor of the newest snapshot that has not expired. Raises JobError if there is no state
-    but an ancestor has expired. Raises it, too, if the state's snapshot was rolled back: it still exists, or is newer
-    than ``oldest``.
+    ``oldest``: the oldest of the current snapshot and its ancestors that still exists. Raises JobError if there is no
+    state but an ancestor has expired. Raises it, too, if the state's snapshot was rolled back: it still exists, or is
+    newer than ``oldest``. It is not noticed if ``oldest`` is a later snapshot of another writer.
     """
     text = table.properties.get(STATE_KEY)
     if text is None:
         is_unknown = oldest.parent_snapshot_id is not None
     else:
         is_there = table.snapshot_by_id(int(table.properties[STATE_SNAPSHOT])) is not None
-        sequence = int(table.properties.get(STATE_SEQUENCE, 0))  # 0 in tables of format 1, too
+        # 0 in tables of format 1, whose snapshots have no sequence numbers, and if a former release wrote the state
+        sequence = int(table.properties.get(STATE_SEQUENCE, 0))
         is_unknown = is_there or (oldest.sequence_number or 0) < sequence
     if is_unknown:
         raise JobError(

@@ -8,9 +8,10 @@ Without one (files alone):
                  after it; the end when no transaction is open
 
 The broker's own checkpoint of high watermarks is written every five seconds: a reader that trusted it would miss the
-newest records. On a broker that has the only replica, the high watermark *is* the end of the log.
-In the directory of one of several replicas, the valid end may lie above the high watermark: give
-``kafka.bootstrap.servers`` there, and the leaders' answers to ListOffsets tell how far to read.
+newest records. With one replica and without ``flush.messages`` the high watermark *is* the end of the log. With
+``flush.messages`` a power loss can still remove the newest records here. Of a partition with several replicas the valid
+end may lie above the high watermark: ``LogWatch`` then ends where the leaders' answers to ListOffsets say
+(``kafka.bootstrap.servers``), or without them at the checkpoint, up to five seconds behind.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ _LAST_VERSION_OF_MAGIC_0 = 1
 _LAST_VERSION_WITH_HARD_LIMIT = 2
 _MAX_RANGES = 100
 """Largest number of ranges of control batches that are skipped for one partition of a request; after them the
-partition has no records in this answer."""
+partition has no records in this answer. The client then asks for the same offset again, until the log's start has
+moved. The limit protects the thread, and is far above what logs usually have."""
 
 
 class Conversion(NamedTuple):
@@ -60,11 +61,11 @@ def fits_turn(conversions: Sequence[Conversion]) -> bool:
 
 
 def _count_records(conversion: Conversion, enough: int) -> int:
-    """Return a lower bound of the number of records in a short range, from its headers.
+    """Count the records of a short range by its headers.
 
-    It is more than ``enough`` if a batch is compressed, as a few bytes may hold megabytes. It is also if no record of a
-    complete batch is certain to be among the client's: then reading may go on, with up to MAX_CONVERTED_BYTES. So it is
-    for the beginning of a large batch.
+    Return ``enough`` + 1, too, if the headers cannot tell how much there is to convert: a few bytes of a compressed
+    batch may hold megabytes. Without a complete batch of which some record is certain to be the client's, reading may
+    go on, with up to MAX_CONVERTED_BYTES.
     """
     data = conversion.records
     if isinstance(data, TransferableRecords):

@@ -1,6 +1,7 @@
 """Audit lines of the authorizer, as Kafka writes them: logger ``kafka.authorizer.logger``.
 
-    denied                              INFO, at most LINES_PER_SECOND; a line says how many were left out
+    denied                              INFO, at most LINES_PER_SECOND; the first denial of a later second also writes
+                                        how many were left out (``denied_total`` counts all)
     allowed                             DEBUG
     denied with ``is_filter``           below DEBUG (Kafka's TRACE); see ``Authorizer.authorize``
     operations that an answer lists     below DEBUG, allowed or denied; see ``Authorizer.operations``

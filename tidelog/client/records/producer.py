@@ -1,7 +1,8 @@
 """An idempotent producer: records are collected in a batch for each partition, and a flush sends all batches and waits.
 
-One batch of a partition is in flight at a time. A batch that may have been appended is sent again with the same
-sequence numbers, and the broker appends it once (KIP-98). A batch above the topic's ``max.message.bytes`` is sent in
+One batch of a partition is in flight at a time. After an error that may pass it is sent again with the same sequence
+numbers, and the broker appends it once (KIP-98). After a lost connection it is not sent again: ``flush`` raises
+ClientError, and the batch may have been appended or not. A batch above the topic's ``max.message.bytes`` is sent in
 halves, as Kafka's producer does (KIP-126). One thread.
 """
 
