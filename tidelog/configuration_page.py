@@ -56,7 +56,8 @@ Later ones win:
 4. `--override KEY=VALUE`, as often as needed;
 5. `--data-dir`, `--host` and `--port`, which stand for `log.dirs` and for host and port of the first of `listeners`;
 6. while the broker runs, what the admin API has set (`kafka-configs.sh --alter`): for all brokers, then for this one.
-   They are kept over restarts. Only keys marked *dynamic* can be changed in this way.
+   They are kept over restarts. Only keys marked *dynamic* can be changed in this way. A stored value that does not fit
+   any more is left out at the start, with an error in the log.
 
 A topic's own configs win over all of these for that topic.
 
