@@ -94,18 +94,8 @@ class TimedConnection(HTTPConnection):
         self.sock = cast(socket.socket, TimedSocket(self.sock, self._deadline))
 
 
-class TimedTlsConnection(HTTPSConnection):
+class TimedTlsConnection(TimedConnection, HTTPSConnection):
     """Such a connection with TLS."""
-
-    def __init__(self, deadline: Deadline, host: str, **options: Any) -> None:
-        super().__init__(host, **options)
-        self._deadline = deadline
-
-    def connect(self) -> None:
-        """Connect. Raises OSError."""
-        self.timeout = self._deadline.remaining_s()
-        super().connect()
-        self.sock = cast(socket.socket, TimedSocket(self.sock, self._deadline))
 
 
 def open_connection(

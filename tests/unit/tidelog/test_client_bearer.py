@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from base64 import b64decode
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from tests.support.slow_server import slow_server
 from tidelog.admin_interface import AdminInterface, login_headers
 from tidelog.broker.security import timed_http
 from tidelog.broker.security.sasl.client.bearer import exchange_bearer
@@ -150,26 +150,11 @@ def test_an_issuer_that_does_not_speak_http_is_reported(issuer: Issuer) -> None:
 
 def test_headers_that_come_byte_by_byte_have_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """An issuer that sent one every few seconds held the command without an end."""
-    accepted: list[socket.socket] = []
-    now_s = 0.0
-
-    def look_at_clock() -> float:
-        nonlocal now_s
-        now_s += 1
-        if now_s == 3:  # the time of the start, and of the connection, were looked up before
-            accepted.append(server.accept()[0])
-            accepted[0].sendall(b"HTTP/1.1 200 OK\r\nX: ")
-        for each in accepted:
-            each.sendall(b"a")
-        return now_s
-
-    monkeypatch.setattr(timed_http, "Deadline", partial(timed_http.Deadline, now_s=look_at_clock))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/token"
+    with slow_server() as server:
+        monkeypatch.setattr(timed_http, "Deadline", partial(timed_http.Deadline, now_s=server.look_at_clock))
         with pytest.raises(ClientError, match="it takes too long"):
-            read(**CLIENT, **{URL_KEY: url}).fetch_token()
-    accepted[0].close()
-    assert now_s == 11
+            read(**CLIENT, **{URL_KEY: f"{server.url}/token"}).fetch_token()
+    assert server.now_s == 11
 
 
 def test_an_error_does_not_show_the_query_in_which_a_key_may_stand(issuer: Issuer) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import socket
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.certificates import Certificates
+from tests.support.slow_server import slow_server
 from tests.support.tls import server_context
 from tidelog.broker.security.sasl.oauth.key_set import (
     EARLY_PAUSE_S,
@@ -228,25 +228,9 @@ def test_an_answer_that_takes_too_long_is_a_failed_read() -> None:
 
 def test_headers_that_come_byte_by_byte_have_the_deadline_too() -> None:
     """A server that sent one every three seconds held the read without an end."""
-    accepted: list[socket.socket] = []
-    now_s = 0.0
-
-    def look_at_clock() -> float:
-        nonlocal now_s
-        now_s += 1
-        if now_s == 3:  # the time of the start, and of the connection, were looked up before
-            accepted.append(server.accept()[0])
-            accepted[0].sendall(b"HTTP/1.1 200 OK\r\nX: ")
-        for each in accepted:
-            each.sendall(b"a")
-        return now_s
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/keys"
-        with pytest.raises(MalformedKeysError, match=r"/keys: it takes too long$"):
-            fetch_url(url, None, look_at_clock)
-    accepted[0].close()
-    assert now_s == 11
+    with slow_server() as server, pytest.raises(MalformedKeysError, match=r"/keys: it takes too long$"):
+        fetch_url(f"{server.url}/keys", None, server.look_at_clock)
+    assert server.now_s == 11
 
 
 @pytest.mark.parametrize("status", [404, 200])
