@@ -38,7 +38,7 @@ from tidelog.cleaner.round.stretches import Stretch
 from tidelog.cleaner.round.superseded import KeyIndex, Section
 from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.log.index_proof import ensure_proven
-from tidelog.log.producer.state import EXPIRED_UNDER_LOCK, ProducerEntry, producers_in_parts
+from tidelog.log.producer.state import PRODUCERS_UNDER_LOCK, ProducerEntry, producers_in_parts
 from tidelog.log.segment.segment import LogSegment
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
@@ -50,9 +50,6 @@ _BEFORE_ALL_MS = -(2**63)
 
 #: Dirty bytes for each byte of a new map: with a key in every third record of 100 bytes, the map need not grow.
 DATA_PER_MAP_BYTE = 16
-
-#: Largest number of producers that are read under the log's lock at a time.
-PRODUCERS_UNDER_LOCK = EXPIRED_UNDER_LOCK
 
 
 @dataclass(slots=True)

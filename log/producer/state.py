@@ -66,9 +66,9 @@ STRICT_TRANSACTION_VERSION = 2
 """From this ``transaction.version`` on, each transaction has a producer epoch of its own (KIP-890)."""
 
 
-EXPIRED_UNDER_LOCK = 1000
-"""Largest number of producers that are checked under the log's lock at a time, which takes 0.3 ms: appends wait for the
-lock."""
+PRODUCERS_UNDER_LOCK = 1000
+"""Largest number of producers that are looked at under the log's lock at a time, by their expiry and by the cleaner. To
+check them takes 0.3 ms: appends wait for the lock."""
 
 
 class ProducerBatch(NamedTuple):
@@ -418,13 +418,13 @@ class ProducerStateManager:
         many.
 
         The monotonic clock counts: a jump of the wall clock (docs/internals/faults.md, F11) or a record from the future
-        does not change how long a producer is known. ``lock``, the log's, is taken for EXPIRED_UNDER_LOCK producers at
-        a time: appends wait for it, and there may be a million producers.
+        does not change how long a producer is known. ``lock``, the log's, is taken for PRODUCERS_UNDER_LOCK producers
+        at a time: appends wait for it, and there may be a million producers.
         """
         idle_since_ms, count = self._time.monotonic_ms() - self._expiration_ms, 0
         end = len(self.known)
         while end > 0:
-            begin = max(end - EXPIRED_UNDER_LOCK, 0)
+            begin = max(end - PRODUCERS_UNDER_LOCK, 0)
             with lock:
                 part = self.known[begin:end]
                 gone = {number for number in part if _is_expired(self.producers.get(number), idle_since_ms)}

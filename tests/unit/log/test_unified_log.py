@@ -21,7 +21,7 @@ from tests.support.logs import (
 )
 from tidelog.log.check import check_directory
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.producer.state import DEFAULT_PRODUCER_ID_EXPIRATION_MS, EXPIRED_UNDER_LOCK, ProducerBatch
+from tidelog.log.producer.state import DEFAULT_PRODUCER_ID_EXPIRATION_MS, PRODUCERS_UNDER_LOCK, ProducerBatch
 from tidelog.log.segment.segment import CLEANED_SUFFIX, LogSegment
 from tidelog.log.system.time import ManualTime
 from tidelog.log.timestamps import EARLIEST_TIMESTAMP, LATEST_TIERED_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
@@ -549,11 +549,11 @@ class NotingLock:
 
 def test_many_producers_expire_while_appends_continue(bench: LogBench) -> None:
     log = bench.open()
-    for producer_id in range(3 * EXPIRED_UNDER_LOCK):
+    for producer_id in range(3 * PRODUCERS_UNDER_LOCK):
         log.producer_state.update(ProducerBatch(producer_id, 0, 0, 0, 0, 0, NOW_MS, False))
     assert isinstance(bench.time, ManualTime)
     bench.time.advance(2 * DEFAULT_PRODUCER_ID_EXPIRATION_MS)
     lock = NotingLock(log)
-    assert log.producer_state.remove_expired(lock) == 3 * EXPIRED_UNDER_LOCK - 1
-    assert max(lock.went) <= EXPIRED_UNDER_LOCK
-    assert list(log.producer_state.producers) == [2 * EXPIRED_UNDER_LOCK - 1], "the last that came go first"
+    assert log.producer_state.remove_expired(lock) == 3 * PRODUCERS_UNDER_LOCK - 1
+    assert max(lock.went) <= PRODUCERS_UNDER_LOCK
+    assert list(log.producer_state.producers) == [2 * PRODUCERS_UNDER_LOCK - 1], "the last that came go first"

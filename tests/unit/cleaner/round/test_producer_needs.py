@@ -15,7 +15,7 @@ from tidelog.cleaner.engine.engine import ENGINE
 from tidelog.cleaner.errors import CleaningAbortedError
 from tidelog.cleaner.round import cleaner
 from tidelog.cleaner.round.cleaner import Cleaner, RoundHooks
-from tidelog.log.producer.state import EXPIRED_UNDER_LOCK, ProducerBatch
+from tidelog.log.producer.state import PRODUCERS_UNDER_LOCK, ProducerBatch
 from tidelog.log.unified_log import UNBOUND, UnifiedLog
 from tidelog.protocol.record.batches import iter_batches
 
@@ -63,10 +63,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleaner, "PRODUCERS_UNDER_LOCK", FEW)
 
 
-def test_no_more_producers_are_read_under_the_lock_than_by_their_expiry() -> None:
-    assert cleaner.PRODUCERS_UNDER_LOCK <= EXPIRED_UNDER_LOCK
-
-
 def test_a_round_reads_each_producer_once_and_few_under_one_lock() -> None:
     held: list[int] = []
 
@@ -89,7 +85,7 @@ def test_a_round_reads_each_producer_once_and_few_under_one_lock() -> None:
     log: Any = SimpleNamespace(lock=Lock(), clean_bound=UNBOUND, producer_state=state)
     needs = cleaner.read_needs(log, UNBOUND)
     assert sum(held) == 2500
-    assert max(held) <= cleaner.PRODUCERS_UNDER_LOCK
+    assert max(held) <= PRODUCERS_UNDER_LOCK
     assert sorted(map(tuple, needs.last_batches.tolist())) == [(number - 1, number) for number in range(1, 2500)]
     assert needs.fences.tolist() == [[0, 3]]
 
