@@ -1,13 +1,15 @@
-"""A signal while a broker starts: it ends the start at any time, and the broker stops cleanly."""
+"""Starts that end early, by a signal or by an error: the broker stops cleanly."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +43,50 @@ class UnfencedLater(LoneRole):
         self.ended.set()
 
 
+class Refused(LoneRole):
+    """A role that its cluster refuses while it waits to be unfenced."""
+
+    on_failure: Callable[[], None]
+
+    async def serve(self) -> None:
+        self.on_failure()
+        raise StartError("the cluster refuses this broker")
+
+
+def configured(data: Path, listeners: str = "PLAINTEXT://127.0.0.1:0") -> BrokerConfig:
+    return BrokerConfig({"log.dirs": str(data), "listeners": listeners, "admin.listener": ""})
+
+
+async def test_a_refused_member_ends_with_the_reason_and_with_its_logs_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failure sets the same event as a signal, and counted as one: the exit code was 0."""
+    whole = server.Server.__init__
+
+    def watched(self: server.Server, *arguments: Any, **options: Any) -> None:
+        whole(self, *arguments, **options)
+        monkeypatch.setattr(Refused, "on_failure", lambda _: self._fail("refused"), raising=False)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "add_signal_handler", lambda *_: None)
+    monkeypatch.setattr(server.Server, "__init__", watched)
+    monkeypatch.setattr(server, "LoneRole", Refused)
+    with pytest.raises(StartError, match="the cluster refuses this broker"):
+        await serve_until_asked_to_stop(configured(tmp_path / "data"), ServeWords())
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+async def test_a_start_on_a_taken_port_closes_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start would recover all logs otherwise."""
+    monkeypatch.setattr(asyncio.get_running_loop(), "add_signal_handler", lambda *_: None)
+    data = tmp_path / "data"
+    data.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = configured(data, f"PLAINTEXT://127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(OSError, match="in use"):
+            await serve_until_asked_to_stop(config, ServeWords())
+    assert (data / ".kafka_cleanshutdown").exists()
+
+
 async def test_a_signal_ends_a_start_that_waits_with_open_listeners(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,9 +100,8 @@ async def test_a_signal_ends_a_start_that_waits_with_open_listeners(
     monkeypatch.setattr(UnfencedLater, "ended", asyncio.Event(), raising=False)
     monkeypatch.setattr(server, "LoneRole", UnfencedLater)
     data = tmp_path / "data"
-    texts = {"log.dirs": str(data), "listeners": "PLAINTEXT://127.0.0.1:0", "admin.listener": ""}
     async with asyncio.timeout(20):
-        process = asyncio.create_task(serve_until_asked_to_stop(BrokerConfig(texts), ServeWords()))
+        process = asyncio.create_task(serve_until_asked_to_stop(configured(data), ServeWords()))
         await UnfencedLater.waits.wait()
         handlers[signal.SIGTERM]()
         await process

@@ -249,9 +249,9 @@ async def serve_until_asked_to_stop(config: BrokerConfig, options: ServeWords) -
         stop_at_end_of_input(loop, 0, lambda: stop("standard input was closed"))
     try:
         await server.start()
-    except StartError:
-        await server.stop()  # of a member that waits to be unfenced, the logs are open
-        if stop_asked.is_set() and server.failure is None:
+    except (StartError, OSError) as error:
+        await server.stop()  # the logs are open if a port is taken, or if a member waits to be unfenced
+        if isinstance(error, StartError) and stop_asked.is_set() and server.failure is None:
             return  # a signal ended the start, for example of a member that waits for its cluster
         raise
     loop.add_signal_handler(signal.SIGHUP, server.reload_stores)
