@@ -39,14 +39,19 @@ class Reserve:
         return self._file_system.exists(self._path)
 
     def make(self) -> None:
-        """Allocate the file unless it is there. Raises LogStorageError, and leaves no file then."""
-        if self._size_bytes == 0 or self.exists:
+        """Allocate the file unless it is there with its size. Raises LogStorageError, and leaves no file then.
+
+        A kill during the allocation leaves a shorter file, which is extended here.
+        """
+        if self._size_bytes == 0:
             return
         total, _ = self._file_system.disk_space(os.path.dirname(self._path))
+        wanted = min(self._size_bytes, total // _LARGEST_SHARE)
         file = self._file_system.open_file(self._path, create=True)
         made = False
         try:
-            allocate(file, min(self._size_bytes, total // _LARGEST_SHARE))
+            if file.size() < wanted:
+                allocate(file, wanted)
             made = True
         finally:
             file.close()

@@ -48,6 +48,13 @@ def test_the_reserve_is_created_released_and_created_again(tmp_path: Path) -> No
     assert [state.shortage, state.append_refusal] == [None, None]
 
 
+def test_a_reserve_that_a_kill_left_too_small_is_extended(tmp_path: Path) -> None:
+    (tmp_path / RESERVE_FILE).write_bytes(bytes(SIZE // 4))
+    disk = FullFileSystem()
+    state_of(tmp_path, disk).check_room(disk)
+    assert (tmp_path / RESERVE_FILE).stat().st_blocks * 512 >= SIZE
+
+
 def test_a_full_disk_is_noticed_without_a_write(tmp_path: Path) -> None:
     disk = FullFileSystem()
     state = state_of(tmp_path, disk)
