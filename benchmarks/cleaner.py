@@ -25,7 +25,7 @@ from benchmarks.cleaner_data import CONFIG, DATA_SETS, DEFAULT, DataSet, make, r
 from benchmarks.cleaner_latency import measure_latency
 from benchmarks.cleaner_report import Comparison, cleaner_table, latency_table
 from benchmarks.machine import require_compiled
-from benchmarks.procfs import CpuTime, cpu_time
+from benchmarks.procfs import CpuTime, cpu_time, peak_rss_bytes, reset_peak_rss
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.kafka_jars import MissingToolError
 from benchmarks.saving import Page, add_save
@@ -73,6 +73,7 @@ def clean_here(data: DataSet, made: Path, directory: Path) -> dict[str, float]:
     log.update_high_watermark(log.log_end_offset)
     to_clean = LogToClean(partition, log, 0, log.segments.active.base_offset)
     cleaner = Cleaner(ENGINE, CleanerOptions(map_bytes=data.map_bytes))
+    reset_peak_rss()
     used, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     stats = cleaner.clean(to_clean, SystemTime().milliseconds())
     seconds = time.perf_counter() - began
@@ -91,7 +92,7 @@ def round_facts(stats: CleanerStats, size: int) -> dict[str, float]:
         "bytes read per data byte": stats.bytes_read / size,
         "bytes written per data byte": stats.bytes_written / size,
         "spilled MB": stats.spilled_bytes / 1e6,
-        "peak RSS MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak RSS MB": peak_rss_bytes() / 1e6,
     }
 
 

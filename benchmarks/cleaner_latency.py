@@ -12,9 +12,9 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -151,10 +151,11 @@ class Producer:
         return times
 
     def run_while(self, work: Callable[[], None]) -> list[float]:
-        """Measure round trips for as long as ``work`` takes in a thread of its own."""
-        thread = threading.Thread(target=work)
-        thread.start()
+        """Measure round trips for as long as ``work`` takes in a thread of its own. Raises what it raises."""
         times = []
-        while thread.is_alive():
-            times.append(self.once())
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(work)
+            while not future.done():
+                times.append(self.once())
+        future.result()
         return times

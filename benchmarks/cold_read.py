@@ -14,11 +14,12 @@ import shutil
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.fsync import show
 from benchmarks.histogram import Histogram
-from benchmarks.native import LoadResult, run_load
+from benchmarks.native import run_load
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.run import launch_kafka, launch_tidelog
 from benchmarks.saving import Page, add_save
@@ -61,17 +62,19 @@ def measure_steady_load(broker: BrokerProcess, seconds: float) -> Histogram:
 
 def catch_up(broker: BrokerProcess, size: int) -> tuple[Histogram, float]:
     """Measure the steady load while a consumer reads ``size`` bytes of the cold topic: latencies, the read's MB/s."""
-    until, results = threading.Event(), list[LoadResult]()
+    until = threading.Event()
 
     def consume() -> None:
-        results.append(run_load("fetch", broker.host, broker.port, topic=COLD, total_bytes=size))
-        until.set()
+        try:
+            run_load("fetch", broker.host, broker.port, topic=COLD, total_bytes=size)
+        finally:
+            until.set()
 
-    consumer = threading.Thread(target=consume)
     begin = time.monotonic()
-    consumer.start()
-    latencies = steady(broker, until)
-    consumer.join()
+    with ThreadPoolExecutor(1) as pool:
+        consumer = pool.submit(consume)
+        latencies = steady(broker, until)
+        consumer.result()
     return latencies, size / MB / (time.monotonic() - begin)
 
 

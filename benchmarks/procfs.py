@@ -42,15 +42,15 @@ def parse_stat(text: str, ticks_per_second: int) -> CpuTime:
     return CpuTime(int(fields[STAT_UTIME]) / ticks_per_second, int(fields[STAT_STIME]) / ticks_per_second)
 
 
-def parse_rss_bytes(status: str) -> int:
-    """Parse resident memory in bytes from the text of /proc/PID/status.
+def parse_rss_bytes(status: str, field: str = "VmRSS") -> int:
+    """Parse resident memory in bytes from the text of /proc/PID/status; with ``field`` VmHWM, its peak.
 
     Raises ValueError if there is none (a kernel thread, a dead process).
     """
     for line in status.splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
-    raise ValueError("no VmRSS line")
+    raise ValueError(f"no {field} line")
 
 
 def cpu_time(pid: int) -> CpuTime:
@@ -75,6 +75,16 @@ def run_time_s(pid: int) -> float:
 def rss_bytes(pid: int) -> int:
     """Read the resident memory of a process in bytes."""
     return parse_rss_bytes(Path(f"/proc/{pid}/status").read_text())
+
+
+def reset_peak_rss() -> None:
+    """Set the peak of this process's resident memory to what is resident now. Source: proc(5), clear_refs."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_rss_bytes() -> int:
+    """Read the peak of this process's resident memory since ``reset_peak_rss``, in bytes."""
+    return parse_rss_bytes(Path("/proc/self/status").read_text(), "VmHWM")
 
 
 def parse_tree_stat(text: str, ticks_per_second: int) -> tuple[int, float]:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -135,9 +136,12 @@ class BrokerCluster:
         }
 
     def __enter__(self) -> Self:
-        self.controller.start()
-        for broker in self.brokers.values():
-            broker.start()
+        with ExitStack() as started:
+            started.push(self.__exit__)
+            self.controller.start()
+            for broker in self.brokers.values():
+                broker.start()
+            started.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,7 +17,9 @@ from benchmarks.procfs import (
     parse_rss_bytes,
     parse_stat,
     parse_tree_stat,
+    peak_rss_bytes,
     read_bytes,
+    reset_peak_rss,
     rss_bytes,
     run_time_s,
     tree_cpu_s,
@@ -37,6 +39,17 @@ def test_cpu_times_subtract_and_add_up() -> None:
 
 def test_rss_is_in_bytes() -> None:
     assert parse_rss_bytes("Name:\tx\nVmHWM:\t   9 kB\nVmRSS:\t   12 kB\n") == 12 * 1024
+
+
+def test_the_peak_of_memory_is_that_since_it_was_reset() -> None:
+    large = bytearray(50_000_000)
+    del large
+    reset_peak_rss()
+    before = peak_rss_bytes()
+    assert before < rss_bytes(os.getpid()) + 25_000_000
+    large = bytearray(50_000_000)
+    assert peak_rss_bytes() > before + 25_000_000
+    del large
 
 
 def test_status_without_rss_is_an_error() -> None:
