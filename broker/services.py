@@ -21,6 +21,7 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config.keys.admin import ADMIN_LISTENER, SCHEMA_REGISTRY_LISTENER
@@ -146,10 +147,16 @@ class LateServices:
 
     def forget_topic(self, image: TopicImage) -> Deferred[None]:
         """Make the coordinators forget a deleted topic: its committed offsets, and its states in share groups. Settles
-        when that is done, and never fails. Coordinators that are not built yet have nothing to forget.
+        when that is done in the partitions that are loaded, and never fails.
+
+        A lone node notes when it is done in all. Coordinators that are not built yet forget the topic when they start,
+        if its deletion is not finished.
         """
         coordinators = self.coordinators.made
-        return deferred_value(None) if coordinators is None else coordinators.forget_topic(image.name, image.topic_id)
+        if coordinators is None:
+            return deferred_value(None)
+        on_removed = partial(self._broker().topics.state_removed, image.topic_id)
+        return coordinators.forget_topic(image.name, image.topic_id, on_removed)
 
     def lower_checkpoints(self, log: UnifiedLog) -> None:
         """Lower the cleaner's checkpoint of a log that was truncated, and remove those of its key and tag indices if

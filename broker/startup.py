@@ -246,12 +246,12 @@ def recovery_of(broker: Broker, found_ids: Mapping[str, bytes] | None = None) ->
 
 
 def finish_deletions(broker: Broker) -> None:
-    """Note the topics whose deletion the log manager has finished. Raises KafkaStorageError."""
+    """Note the deleted topics of which the log manager has left no log. Raises KafkaStorageError."""
     if broker.log_manager.has_all_directories:
         deleted = dict(broker.controller.deletions)
         for directory in broker.log_manager.directories if deleted else ():
             broker.log_manager.environment.file_system.sync_directory(directory.path)
-        broker.topics.deletions_finished(deleted)
+        broker.topics.logs_removed(deleted)
 
 
 def set_creation_mode(mode: str) -> None:

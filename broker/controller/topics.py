@@ -124,6 +124,7 @@ class TopicManager:
         "_metadata",
         "_new_topic_id",
         "_validate_configs",
+        "_without_logs",
         "changes",
         "in_transit",
         "unsynced",
@@ -153,7 +154,10 @@ class TopicManager:
         self._new_topic_id = new_topic_id
         self._listener = listener
         self._collision_keys: dict[str, str] = {}
+        self._without_logs: set[bytes] = set()
+        """Ids of deleted topics of which no log is left, but perhaps committed offsets or states of share groups."""
         self._done_deletions: list[bytes] = []
+        """Ids of deleted topics of which nothing is left. The record of the next deletion says so."""
         self.in_transit: set[str] = set()
         """Names of topics that are being created or deleted; no other topic can get them."""
         self.unsynced: set[bytes] = set()
@@ -186,9 +190,16 @@ class TopicManager:
             if kind == TOPIC_RESOURCE:
                 self._show_configs(name, image)
 
-    def deletions_finished(self, topic_ids: Iterable[bytes]) -> None:
-        """Note that no log is left of these deleted topics, so that the metadata log need not list them any more."""
-        self._done_deletions += topic_ids
+    def logs_removed(self, topic_ids: Iterable[bytes]) -> None:
+        """Note that no log is left of these deleted topics."""
+        self._without_logs.update(topic_ids)
+
+    def state_removed(self, topic_id: bytes) -> None:
+        """Note that the coordinators have nothing left of a deleted topic. If no log is left, either, the metadata log
+        need not list it any more; else the next start removes the rest."""
+        if topic_id in self._without_logs:
+            self._without_logs.remove(topic_id)
+            self._done_deletions.append(topic_id)
 
     def begin_create(self, new: NewTopic) -> TopicImage:
         """Commit a new topic, which reserves its name: the first step. ``finish_create`` follows, or a deletion.
@@ -277,7 +288,7 @@ class TopicManager:
         self._collision_keys.pop(collision_key(image.name), None)
         is_gone = self._listener.topic_deleted(image)
         if removed and is_gone:
-            self._done_deletions.append(image.topic_id)
+            self._without_logs.add(image.topic_id)
 
     def check_widening(self, name: str, count: int) -> tuple[TopicImage, TopicImage]:
         """Return the topic as it is, and as it will be with ``count`` partitions in all.

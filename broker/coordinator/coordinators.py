@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config.broker_config import bounded_texts
@@ -21,6 +22,7 @@ from tidelog.broker.coordinator.group.coordinator import GroupCoordinator
 from tidelog.broker.coordinator.group.records import GroupRecordSerde
 from tidelog.broker.coordinator.group.shard import GroupShard
 from tidelog.broker.coordinator.group.streams.config import streams_config
+from tidelog.broker.coordinator.runtime.execution import ignore_execution
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
 from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
 from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
@@ -264,8 +266,11 @@ class Coordinators:
             self.share.runtime.load_all()
 
         for topic_id, name in list(self._broker.controller.deletions.items()):
-            if name not in self._broker.metadata.topics and name not in INTERNAL_TOPICS:
-                self.forget_topic(name, topic_id)
+            on_removed = partial(self._broker.topics.state_removed, topic_id)
+            if name in self._broker.metadata.topics or name in INTERNAL_TOPICS:
+                on_removed()
+            else:
+                self.forget_topic(name, topic_id, on_removed)
 
     def take_roles(self, topic: str) -> None:
         """Load the partitions of an internal topic that this broker leads now, and unload those that it lost. Called
@@ -282,7 +287,9 @@ class Coordinators:
             self.share.runtime.resign_lost()
             self.share.runtime.load_all()
 
-    def forget_topic(self, topic: str, topic_id: bytes) -> Deferred[None]:
+    def forget_topic(
+        self, topic: str, topic_id: bytes, on_removed: Callable[[], None] = ignore_execution
+    ) -> Deferred[None]:
         """Remove the state of a deleted topic as ``topic_deleted`` does. An error is only logged, because removal is
         tried again.
         """
@@ -290,14 +297,19 @@ class Coordinators:
         def log_error(error: KafkaError) -> None:
             logger.warning("committed offsets of the deleted topic %s are removed later: %s", topic, error)
 
-        return self.topic_deleted(topic, topic_id).recover(log_error)
+        return self.topic_deleted(topic, topic_id, on_removed).recover(log_error)
 
-    def topic_deleted(self, topic: str, topic_id: bytes) -> Deferred[None]:
+    def topic_deleted(
+        self, topic: str, topic_id: bytes, on_removed: Callable[[], None] = ignore_execution
+    ) -> Deferred[None]:
         """Remove the committed offsets of a deleted topic and of its virtual topics, and the states of its share
         partitions. If the topic is internal, unload its coordinator.
 
         The Deferred completes when all are removed: with a million groups that takes seconds, while other requests are
         served. The Deferred fails with the KafkaError of a failed append, which is tried again.
+
+        ``on_removed`` is called when nothing is left, also in partitions that are loaded or written later. It is not
+        called if another broker leads a partition of the internal topics.
         """
         topics = self._broker.metadata.topics
         if topic == GROUP_METADATA_TOPIC:
@@ -307,12 +319,16 @@ class Coordinators:
         elif topic == SHARE_GROUP_STATE_TOPIC:
             self.share.runtime.unload()
         elif GROUP_METADATA_TOPIC in topics:
-            waits = [self.groups.topic_deleted(topic, topic_id)]
+            removals: list[Deferred[None]] = [Deferred()]
+            waits = [self.groups.topic_deleted(topic, topic_id, partial(removals[0].complete, None))]
             if SHARE_GROUP_STATE_TOPIC in topics:
-                waits.append(self.share.topic_deleted(topic_id))
+                removals.append(Deferred())
+                waits.append(self.share.topic_deleted(topic_id, partial(removals[1].complete, None)))
                 forgetting = self.share.runtime.steps.run(self.share_groups.forget_topic(topic_id))
                 waits.append(deferred_value(None) if forgetting is None else forgetting.done)
+            when_all(removals, None).on_done(lambda _: on_removed())
             return when_all(waits, None)
+        on_removed()
         return deferred_value(None)
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from tidelog.broker.coordinator.group.classic.rebalance import append_error_for_
 from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup
 from tidelog.broker.coordinator.group.shard import GroupShard, delete_offsets_in_parts
 from tidelog.broker.coordinator.group.share.group import ShareGroup
+from tidelog.broker.coordinator.runtime.execution import ignore_execution
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
 from tidelog.broker.loop.deferred import Deferred, deferred_value
@@ -248,11 +249,13 @@ class GroupCoordinator:
                 yield None
         return (yield from wait_for(self.runtime.when_all_committed(listed)))
 
-    def topic_deleted(self, topic: str, topic_id: bytes) -> Deferred[None]:
+    def topic_deleted(
+        self, topic: str, topic_id: bytes, on_removed: Callable[[], None] = ignore_execution
+    ) -> Deferred[None]:
         """Remove the committed offsets of a deleted topic, so that a new topic of its name has none, and the topic from
-        the share groups' lists of states. The Deferred completes when that is done, or fails with the KafkaError of an
-        append."""
-        return self.runtime.execute_in_all(lambda shard, end: shard.topic_deleted(topic, topic_id, end))
+        the share groups' lists of states. Returns the Deferred of ``CoordinatorRuntime.execute_in_all``, which calls
+        ``on_removed``, too."""
+        return self.runtime.execute_in_all(lambda shard, end: shard.topic_deleted(topic, topic_id, end), on_removed)
 
 
 def refuse_leaving(members: Iterable[MemberIdentity], error: KafkaError) -> LeaveGroupResponse:

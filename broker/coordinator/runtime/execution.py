@@ -8,7 +8,7 @@ and the runtime may give up the shard after an unexpected error in one of these.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from tidelog.broker.coordinator.runtime.replay import Shard
@@ -44,6 +44,44 @@ class LongDecision(NamedTuple, Generic[S]):
     parts: Parts
     begin_again: Callable[[], None]
     postpone: Callable[[], None]
+
+
+class ExecutedInAll(Generic[S]):
+    """A long decision for several partitions, and a function to call once each of them has executed it to its end.
+
+    A partition that is not loaded, was given up, or could not be written, decides later, and again: only the run in
+    which all parts were appended counts.
+    """
+
+    __slots__ = ("_decide", "_on_executed", "_waiting")
+
+    def __init__(
+        self, decide: Callable[[S, int], Parts], partitions: Iterable[int], on_executed: Callable[[], None]
+    ) -> None:
+        self._decide = decide
+        self._waiting = set(partitions)
+        self._on_executed = on_executed
+        if not self._waiting:
+            on_executed()
+
+    def decide_in(self, partition: int) -> Callable[[S, int], Parts]:
+        """Return the decision of one partition."""
+
+        def decide(shard: S, end_offset: int) -> Parts:
+            yield from self._decide(shard, end_offset)
+            self._note(partition)
+
+        return decide
+
+    def _note(self, partition: int) -> None:
+        if partition in self._waiting:
+            self._waiting.remove(partition)
+            if not self._waiting:
+                self._on_executed()
+
+
+def ignore_execution() -> None:
+    """Do nothing: the caller of ``execute_in_all`` need not know when all partitions have executed its decision."""
 
 
 def refusal_of(on_append: AppendCallback, error: KafkaError) -> KafkaError | None:

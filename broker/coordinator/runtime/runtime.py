@@ -35,9 +35,11 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from tidelog.broker.coordinator.runtime.execution import (
+    ExecutedInAll,
     LongDecision,
     execute_decisions,
     execute_timed,
+    ignore_execution,
     refusal_of,
     refuse_uncommitted,
 )
@@ -111,6 +113,8 @@ class CoordinatorRuntime(Generic[S]):
         self._opening: dict[int, Deferred[None]] = {}
         """Partitions whose logs are being opened by a thread."""
         self._empty: set[int] = set()
+        self._rounds = 0
+        """Rounds of ``_load_next`` over partitions that are under way."""
         """Partitions whose logs were empty when they were opened, and that have had no request since."""
         self._epochs: dict[int, int] = {}
         """Leader epoch of each loaded, loading or empty partition, when its loading began or it was found empty."""
@@ -200,6 +204,7 @@ class CoordinatorRuntime(Generic[S]):
     def load_all(self) -> None:
         """Load all partitions that have records, one after the other, in the background."""
         if self._log.exists():
+            self._rounds += 1
             self._load_next(iter(range(self._log.partition_count())))
 
     def resign_lost(self) -> list[S]:
@@ -357,7 +362,9 @@ class CoordinatorRuntime(Generic[S]):
             result.on_append(None)
         return None
 
-    def execute_in_all(self, decide: Callable[[S, int], Parts]) -> Deferred[None]:
+    def execute_in_all(
+        self, decide: Callable[[S, int], Parts], on_executed: Callable[[], None] = ignore_execution
+    ) -> Deferred[None]:
         """Have each shard decide, and execute its decision in parts. Shards that are not loaded do so before they are
         served.
 
@@ -365,17 +372,24 @@ class CoordinatorRuntime(Generic[S]):
         parts have offsets from there on. The Deferred completes when all loaded shards have executed their decision, or
         were given up: then the decision is executed when the partition is loaded again. The Deferred fails with the
         KafkaError of an append, after the other shards have executed theirs; that shard decides again after RETRY_MS.
+
+        ``on_executed`` is called once all partitions have executed the decision, also those of these later times. It is
+        not called if another broker leads one of them, nor after ``unload``.
         """
-        for partition in range(self._log.partition_count()):
-            if partition not in self._shards and partition not in self._empty:
-                self._execute_when_loaded(partition, decide)
+        partitions = [one for one in range(self._log.partition_count()) if one not in self._empty]
+        executed = ExecutedInAll(decide, partitions, on_executed)
+        for partition in partitions:
+            if partition not in self._shards:
+                self._execute_when_loaded(partition, executed.decide_in(partition))
         try:
             decisions = [
-                self._build_decision(partition, shard, decide, self._log.end_offset(partition))
+                self._build_decision(partition, shard, executed.decide_in(partition), self._log.end_offset(partition))
                 for partition, shard in self.loaded
             ]
         except KafkaError as error:
             return deferred_error(error)
+        if len(decisions) < len(partitions) and not self._rounds:
+            self.load_all()
         return self._execute_long(decisions)
 
     def _execute_long(self, decisions: list[LongDecision[S]]) -> Deferred[None]:
@@ -449,6 +463,7 @@ class CoordinatorRuntime(Generic[S]):
         """Load those of these partitions that have records, one after the other. One is checked in each turn."""
         partition = next(partitions, None)
         if partition is None:
+            self._rounds -= 1
             return
         opening = None if self._is_loaded_or_failed(partition) else self._opening_of(partition)
         if opening is None:
@@ -458,8 +473,9 @@ class CoordinatorRuntime(Generic[S]):
 
     def _load_opened(self, partition: int, partitions: Iterator[int]) -> None:
         """Load a partition whose log is open, then the others. If it cannot be loaded, the others still are."""
-        if not self._log.exists():
-            return  # the topic was deleted meanwhile
+        if not self._log.exists():  # the topic was deleted meanwhile
+            self._rounds -= 1
+            return
         try:
             self._begin_opened(partition, partitions)
         except Exception:  # noqa: BLE001 - logged by _give_up
@@ -479,11 +495,12 @@ class CoordinatorRuntime(Generic[S]):
         self._call_soon(lambda: self._load_then(partition, partitions))
 
     def _is_to_be_loaded(self, partition: int) -> bool:
-        """Return whether this broker leads the partition, which has records and is neither loaded nor failed."""
+        """Return whether this broker leads the partition, which is neither loaded nor failed, and has records or a
+        decision to execute."""
         if self._is_loaded_or_failed(partition) or not self._log.is_led(partition):
             return False
         try:
-            return self._log.end_offset(partition) > self._log.start_offset(partition)
+            return partition in self._when_loaded or self._log.end_offset(partition) > self._log.start_offset(partition)
         except KafkaError as error:
             self._fail(partition, error)
             return False

@@ -8,9 +8,10 @@ thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from tidelog.broker.coordinator.runtime.execution import ignore_execution
 from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
 from tidelog.broker.coordinator.share_state.state import NO_EPOCH, ShareState, ShareStateShard, StateKey, StateUpdate
 from tidelog.broker.loop.deferred import Deferred, deferred_value
@@ -118,10 +119,10 @@ class ShareCoordinator:
         yield from self.runtime.wait_until_committed(map(coordinator_key, keys))
         return found
 
-    def topic_deleted(self, topic_id: bytes) -> Deferred[None]:
-        """Delete the states of all groups for a deleted topic. The Deferred completes when that is done, or fails with
-        the KafkaError of an append."""
-        return self.runtime.execute_in_all(lambda shard, _: shard.delete_topic(topic_id))
+    def topic_deleted(self, topic_id: bytes, on_removed: Callable[[], None] = ignore_execution) -> Deferred[None]:
+        """Delete the states of all groups for a deleted topic. Returns, raises and calls ``on_removed`` as
+        ``CoordinatorRuntime.execute_in_all`` does."""
+        return self.runtime.execute_in_all(lambda shard, _: shard.delete_topic(topic_id), on_removed)
 
 
 def coordinator_key(key: StateKey) -> str:

@@ -12,6 +12,7 @@ from tests.support.topics import create_topic
 from tests.unit.broker.coordinator.runtime.test_committed import Client
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
 from tidelog.broker.loop.deferred import deferred_error
 from tidelog.protocol.errors import NONE, KafkaStorageError
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
@@ -53,9 +54,15 @@ def committed(data: DataBroker) -> int:
     return offset
 
 
-def delete(data: DataBroker) -> list[bytes]:
-    """Delete the topic. Returns the answer, once it is there."""
-    return Client(data).answer(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]), 6)
+def delete(data: DataBroker, name: str = "t") -> list[bytes]:
+    """Delete a topic. Returns the answer, once it is there."""
+    return Client(data).answer(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)]), 6)
+
+
+def run_turns(data: DataBroker) -> None:
+    """Run as many turns as a deletion, or a load of the internal topics, takes."""
+    for _ in range(20):
+        data.loop.run_soon()
 
 
 def restarted(data: DataBroker, directory: Path) -> DataBroker:
@@ -63,8 +70,7 @@ def restarted(data: DataBroker, directory: Path) -> DataBroker:
     data.broker.controller.close()
     again = DataBroker(directory, TEXTS)
     coordinators_of(again.broker).start()
-    for _ in range(20):
-        again.loop.run_soon()
+    run_turns(again)
     return again
 
 
@@ -137,3 +143,55 @@ def test_offsets_that_cannot_be_deleted_now_are_logged(
         data.loop.run_soon()
         data.loop.run_soon()
     assert "deleted topic t are removed later" in caplog.text
+
+
+@pytest.mark.parametrize("when", ["at the deletion", "at the next start"])
+def test_a_deletion_is_unfinished_until_its_offsets_are_deleted(
+    data: DataBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The deletion of another topic notes which ones are finished: a later start must still delete the offsets."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise KafkaStorageError("the disk is full")
+
+    create_topic(data, "u", 1)
+    if when == "at the deletion":
+        with monkeypatch.context() as patched:
+            patched.setattr(InternalTopicLog, "append", fail)
+            delete(data)
+            run_turns(data)
+            delete(data, "u")
+            run_turns(data)
+    else:
+        data.topics.begin_delete("t")
+        with monkeypatch.context() as patched:
+            patched.setattr(InternalTopicLog, "append", fail)
+            data = restarted(data, tmp_path)
+            delete(data, "u")
+            run_turns(data)
+    again = restarted(data, tmp_path)
+    assert committed(again) == -1
+    again.close()
+
+
+def test_a_deletion_is_finished_when_no_log_and_no_offset_is_left(tmp_path: Path) -> None:
+    """Also if some partitions of the internal topic have no records: no request has loaded them."""
+    data = DataBroker(tmp_path, {"offsets.topic.num.partitions": "3"})
+    for name in ("t", "u"):
+        create_topic(data, name, 1)
+    data.make_internal_topics("__consumer_offsets")
+    commit(data)
+    for name in ("t", "u"):
+        image = data.broker.metadata.topics[name]
+        delete(data, name)
+        run_turns(data)
+    assert list(data.broker.controller.deletions) == [image.topic_id], "of u: no later deletion has noted its end"
+    again = DataBroker(tmp_path, {"offsets.topic.num.partitions": "3"})
+    coordinators_of(again.broker).start()
+    run_turns(again)
+    create_topic(again, "v", 1)
+    delete(again, "v")
+    run_turns(again)
+    assert image.topic_id not in again.broker.controller.deletions
+    data.broker.controller.close()
+    again.close()
