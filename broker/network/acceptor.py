@@ -1,8 +1,8 @@
 """Acceptor of one listener: it accepts connections while descriptors and limits allow.
 
     accepting --no descriptor left (EMFILE), or the reserve reached, and no connection gives way--> paused
-    accepting --max.connections reached, or max.connection.creation.rate--> paused
-    paused    --a connection closed, the rate allows one more, or RETRY_MS after descriptors were short--> accepting
+    accepting --max.connections or the limit of TLS handshakes reached, or max.connection.creation.rate--> paused
+    paused    --a connection closed, the rate allows one more, or RETRY_MS after another limit was reached--> accepting
 
 A paused acceptor leaves clients in the kernel's backlog and removes its listener from the loop, which would spin
 otherwise (faults.md F12). The system hands out the lowest free descriptor, so a number above ``limit - reserve`` means
@@ -34,7 +34,7 @@ ACCEPT_MS = 0.25
 """Accepting ends after this time in a turn of the loop, so that connected clients are served. Accepting one takes 0.1
 ms, and more if the new connection is refused, or another one is closed to make room."""
 RETRY_MS = 100
-"""Pause after a shortage of descriptors; meanwhile other files may be closed."""
+"""Pause after a shortage or at a limit: meanwhile files may be closed, handshakes end, or max.connections be raised."""
 LOG_EVERY_MS = 10_000
 RECOUNT_MS = 1_000
 """Shortest time between two counts of open files while descriptors are short: a count reads a directory of /proc."""
@@ -177,7 +177,7 @@ class Acceptor:
         until_ms = self._timers.monotonic_ms() + ACCEPT_MS
         for _ in range(ACCEPT_PER_TURN):
             if not self._has_room():
-                self.pause()
+                self._pause_for(RETRY_MS)
                 return
             if (wait_ms := self._rate.wait_ms()) > 0:
                 self._pause_for(wait_ms)
