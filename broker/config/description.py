@@ -122,8 +122,8 @@ class ConfigDescriber:
         source, key = ConfigSource.DYNAMIC_DEFAULT_BROKER, BROKER_CONFIG_DEF.keys.get(name)
         if key is None:
             return ConfigEntry(name, None, source, False, True, [ConfigSynonym(name, None, source)], UNKNOWN_TYPE, "")
-        text = self._texts.cluster[name]
-        return entry_of(key, text, source, [ConfigSynonym(name, text, source)])
+        text = None if self._is_secret(key) else self._texts.cluster[name]
+        return entry_of(key, text, source, [ConfigSynonym(name, text, source)], is_secret=text is None)
 
     def _broker_entry(self, key: ConfigKey) -> ConfigEntry:
         synonyms = self._broker_synonyms(key)

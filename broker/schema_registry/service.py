@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tidelog.broker.schema_registry import changes, errors
 from tidelog.broker.schema_registry.changes import LATEST, Submission
-from tidelog.broker.schema_registry.compatibility.bounds import TOO_COMPLEX
+from tidelog.broker.schema_registry.compatibility.bounds import NOT_READABLE, TOO_COMPLEX
 from tidelog.broker.schema_registry.formats.formats import parse, reading_faults
 from tidelog.broker.schema_registry.formats.schema import InvalidSchemaError, ParsedSchema, Source
 from tidelog.broker.schema_registry.records import (
@@ -248,6 +248,8 @@ def compatibility_faults(level: str, parsed: ParsedSchema, originals: Sequence[R
     for old in originals:
         try:
             found = find_faults(level, parsed, parse(old.source))
+        except InvalidSchemaError:  # another registry accepted it
+            found = [NOT_READABLE]
         except RecursionError:  # the text has few levels, the chain of its references has many
             found = [TOO_COMPLEX]
         if found:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -18,6 +19,7 @@ from urllib.parse import quote, unquote
 TOKEN_BYTES = 32
 READ, WRITE = "read", "write"
 MAX_FILE_BYTES = 1 << 20
+_EXPIRY_TIME = re.compile(r"[0-9]{1,18}")
 _Stamp = tuple[int, int, int]
 """Modification time in nanoseconds, size and inode number of the file."""
 
@@ -79,7 +81,7 @@ def _words_of(line: str) -> list[str]:
 
 
 def _is_token(words: list[str]) -> bool:
-    return len(words) == 4 and words[2] in (READ, WRITE) and words[3].isascii() and words[3].isdigit()
+    return len(words) == 4 and words[2] in (READ, WRITE) and _EXPIRY_TIME.fullmatch(words[3]) is not None
 
 
 def make_token(user: str, *, may_write: bool, expires_s: int) -> tuple[str, str]:

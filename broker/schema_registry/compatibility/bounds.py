@@ -8,6 +8,8 @@ MAX_CHARACTERS = 500
 """Largest number of characters of a path or a description in a reason; the rest is cut off."""
 TOO_COMPLEX = "{errorType:'TOO_COMPLEX_TO_COMPARE', path:'#'}"
 """The only reason of a comparison that was given up."""
+NOT_READABLE = "{errorType:'REGISTERED_SCHEMA_NOT_READABLE', path:'#'}"
+"""The only reason if this registry refuses the registered schema, which another one wrote into the topic."""
 
 
 class TooComplexError(Exception):

@@ -91,9 +91,9 @@ def is_pem(prefix: str, values: Mapping[str, Any], data: bytes) -> bool:
 
 def key_store_of_pkcs12(location: str, data: bytes, password: str) -> bytes:
     """Convert key and chain of a PKCS12 file to PEM. Raises ConfigError."""
+    store = load_pkcs12("ssl.keystore.location", location, data, password)
     from cryptography.hazmat.primitives import serialization as form
 
-    store = load_pkcs12("ssl.keystore.location", location, data, password)
     if store.key is None or store.cert is None:
         raise refuse("ssl.keystore.location", location, "a file with a private key and its certificate")
     key: bytes = store.key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
@@ -103,9 +103,9 @@ def key_store_of_pkcs12(location: str, data: bytes, password: str) -> bytes:
 
 def trust_store_of_pkcs12(location: str, data: bytes, password: str | None) -> str:
     """Convert certificates of a PKCS12 file to PEM. Raises ConfigError."""
+    store = load_pkcs12("ssl.truststore.location", location, data, password)
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    store = load_pkcs12("ssl.truststore.location", location, data, password)
     found = [one for one in (store.cert, *store.additional_certs) if one is not None]
     return b"".join(one.certificate.public_bytes(Encoding.PEM) for one in found).decode()
 

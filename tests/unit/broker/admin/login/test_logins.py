@@ -385,9 +385,10 @@ def test_a_bearer_without_a_file_or_a_signature_is_unknown(tmp_path: Path) -> No
 
 def test_lines_that_are_no_tokens_are_ignored(tmp_path: Path) -> None:
     token, line = make_token("Jürgen #1 x", may_write=False, expires_s=7)
-    assert [one.user for one in parse_tokens(f"a b\n\n{line}x y read -1\nx y all 5\n# {line}").values()] == [
-        "Jürgen #1 x"
-    ]
+    assert [
+        one.user
+        for one in parse_tokens(f"a b\n\n{line}x y read -1\nx y all 5\nx y read {'1' * 5000}\n# {line}").values()
+    ] == ["Jürgen #1 x"]
     path = tmp_path / "tokens"
     path.write_text(line)
     assert (TokenFile(str(path)).find(token, 6.9) is None, TokenFile(str(path)).find(token, 7.0) is None) == (

@@ -234,6 +234,16 @@ def test_chains_of_references_end_in_a_verdict(level: str) -> None:
     check(found[:1], "TOO_COMPLEX_TO_COMPARE")
 
 
+def test_a_registered_schema_that_this_registry_refuses_is_named() -> None:
+    """Another registry wrote it into the topic. The client's own schema is valid."""
+    text = '{"type": "record", "name": "r", "fields": [{"name": "a", "type": "double", "default": 1e999}]}'
+    old = RegisteredSchema("s", 7, 1, text, "AVRO")
+    found = compatibility_faults(
+        "BACKWARD", parse(Source("AVRO", '"int"')), [RegisteredSource(old, Source("AVRO", text))]
+    )
+    assert found == ["{errorType:'REGISTERED_SCHEMA_NOT_READABLE', path:'#'}", "{oldSchemaVersion: 7}"]
+
+
 def test_patterns_of_properties_are_run_by_re2() -> None:
     assert json_schema.matches("^a", "abc")
     assert not json_schema.matches("b$", "abc")

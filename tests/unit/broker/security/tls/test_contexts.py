@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.keys.security import listener_values
 from tidelog.broker.security.tls.contexts import TLS12_SUITES, TLS13_SUITES, build_context
 from tidelog.broker.security.tls.listener import TlsListener
-from tidelog.broker.security.tls.stores import read_key_store
+from tidelog.broker.security.tls.stores import key_store_of_pkcs12, read_key_store, trust_store_of_pkcs12
 from tidelog.protocol.config_def import ConfigError
 
 
@@ -55,6 +57,17 @@ def test_a_key_may_have_a_password(certificates: Certificates, tmp_path: Path) -
     for wrong in ({}, {"ssl.key.password": "wrong"}):
         with pytest.raises(ConfigError, match="password that opens it"):
             build({**texts, **wrong})
+
+
+@pytest.mark.parametrize("convert", [key_store_of_pkcs12, trust_store_of_pkcs12])
+def test_a_pkcs12_file_without_cryptography_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, convert: Callable[[str, bytes, str], object]
+) -> None:
+    for name in [one for one in sys.modules if one.partition(".")[0] == "cryptography"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(ConfigError, match=r"pip install tidelog\[tls\]"):
+        convert("store.p12", b"\x30", "secret")
 
 
 @pytest.mark.parametrize("kind", ["PKCS12", "JKS"])
