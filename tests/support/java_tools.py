@@ -1,7 +1,8 @@
-"""Kafka's command-line tools in a JVM that stays: a tool then takes 0.1 s of CPU time in place of 0.6.
+"""Java programs in a JVM that stays: one of Kafka's command-line tools then takes 0.1 s of CPU time in place of 0.6.
 
-``tests/support/java/ToolServer.java`` calls the tools' main methods, one after the other. There is one JVM for each
-version of Kafka and each process of the tests; it is killed when that process ends.
+``tests/support/java/ToolServer.java`` calls the programs' main methods, one after the other. There is one JVM for the
+tools of each version of Kafka, and one for each old release of its clients, in each process of the tests; it is killed
+when that process ends.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import struct
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -22,10 +24,10 @@ _INT = struct.Struct(">i")
 
 
 class ToolServer:
-    """The JVM for the tools of one version of Kafka, which is started by the first tool."""
+    """A JVM that runs programs, started by the first one. ``make_command`` returns its command line."""
 
-    def __init__(self, version: str) -> None:
-        self._version = version
+    def __init__(self, make_command: Callable[[], list[str]]) -> None:
+        self._make_command = make_command
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         atexit.register(self.kill)
@@ -62,8 +64,9 @@ class ToolServer:
     def _running(self) -> subprocess.Popen[bytes]:
         """Return the JVM; the first time, or after a kill, compile the server if needed, and start it."""
         if self._process is None:
-            command = java_program(SOURCE, self._version, log_level="WARN")
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+            self._process = subprocess.Popen(
+                self._make_command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            )
         return self._process
 
     def _answer(self, process: subprocess.Popen[bytes], request: bytes, deadline: float) -> tuple[int, str, str]:
@@ -95,4 +98,4 @@ class ToolServer:
 @cache
 def tool_server(version: str) -> ToolServer:
     """Return the server for the tools of a version."""
-    return ToolServer(version)
+    return ToolServer(lambda: java_program(SOURCE, version, log_level="WARN"))

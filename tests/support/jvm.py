@@ -50,15 +50,22 @@ def java_program(source: Path, version: str = KAFKA_4, more: str = "", *, log_le
 
     Its class path is that of a Kafka broker, then ``more``.
     """
-    compiler = require_tool("javac", JAVA_INSTALL)
     class_path = ":".join(filter(None, (broker_classpath(version), more)))
-    directory = installed(
+    directory = compile_java(source, version, class_path)
+    return java_command(version, f"{class_path}:{directory}", f"-Dlog4j2.level={log_level}", source.stem)
+
+
+def compile_java(source: Path, version: str, class_path: str) -> Path:
+    """Compile a Java program of one file, once for each content and version of Kafka; return the directory of its
+    classes.
+    """
+    compiler = require_tool("javac", JAVA_INSTALL)
+    return installed(
         f"java-{source.stem}-{version}",
         lambda target: [compiler, *QUICK_JAVAC, "-nowarn", "-cp", class_path, "-d", str(target), source.name],
         [source],
         may_be_missing=False,
     )
-    return java_command(version, f"{class_path}:{directory}", f"-Dlog4j2.level={log_level}", source.stem)
 
 
 def java_command(version: str, class_path: str, *words: str) -> list[str]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from benchmarks.rivals.kafka_jars import JAVA_INSTALL
-from tests.support.jvm import QUICK, QUICK_JAVAC, SMALL_HEAP
-from tests.support.kafka_jars import client_classpath
+from tests.support.java_tools import SOURCE as SERVER
+from tests.support.java_tools import ToolServer
+from tests.support.jvm import QUICK, QUICK_JAVAC, SMALL_HEAP, compile_java
+from tests.support.kafka_jars import KAFKA_4, broker_classpath, client_classpath
 from tests.support.readers import Seen
 from tests.support.requirements import require_tool
 from tests.support.toolchains import PROGRAMS, RUN_TIMEOUT_S, Record, ask, installed
@@ -70,28 +72,34 @@ def _java_programs(version: str) -> list[str]:
 
 
 def run_java(version: str, program: str, options: dict[str, Any], lines: Iterable[str] = ()) -> list[Record]:
-    """Run ``java/<program>.java`` with a release of kafka-clients; return the records that it printed, by partition and
-    offset.
+    """Run ``java/<program>.java`` with a release of kafka-clients, in the JVM of that release; return the records that
+    it printed, by partition and offset.
     """
+    words = [f"{name}={value}" for name, value in options.items()]
+    stdin = "".join(f"{line}\n" for line in lines)
+    done = client_server(version).run(program, words, stdin, RUN_TIMEOUT_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [_java_record(line) for line in done.stdout.splitlines()]
+    return sorted(found, key=lambda record: (record.partition, record.offset))
+
+
+@cache
+def client_server(version: str) -> ToolServer:
+    """Return the JVM for the programs that use a release of kafka-clients."""
+    return ToolServer(lambda: _server_command(version))
+
+
+def _server_command(version: str) -> list[str]:
+    """Compile the programs and their server; return the command of a JVM for them."""
     compiler = require_tool("javac", JAVA_INSTALL)
     java = require_tool("java", JAVA_INSTALL)
     classpath = client_classpath(version)
     sources = _java_programs(version)
-    directory = installed(
+    programs = installed(
         f"java-{version}",
         lambda target: [compiler, *QUICK_JAVAC, "-nowarn", "-cp", classpath, "-d", str(target), *sources],
         [PROGRAMS / "java" / source for source in sources],
         may_be_missing=False,
     )
-    words = [f"{name}={value}" for name, value in options.items()]
-    done = subprocess.run(
-        [java, *SMALL_HEAP, *QUICK, "-cp", f"{directory}:{classpath}", program, *words],
-        input="".join(f"{line}\n" for line in lines),
-        capture_output=True,
-        text=True,
-        timeout=RUN_TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = [_java_record(line) for line in done.stdout.splitlines()]
-    return sorted(found, key=lambda record: (record.partition, record.offset))
+    server = compile_java(SERVER, KAFKA_4, broker_classpath(KAFKA_4))
+    return [java, *SMALL_HEAP, *QUICK, "-cp", f"{server}:{programs}:{classpath}", SERVER.stem]

@@ -17,7 +17,7 @@ import java.util.List;
 import org.apache.kafka.common.utils.Exit;
 
 /**
- * Runs Kafka's command-line tools in one JVM, one after the other, as Kafka's own tests do.
+ * Runs Kafka's command-line tools, or other programs, in one JVM, one after the other, as Kafka's own tests do.
  *
  * <p>A request on standard input is the number of its texts and the texts: the tool's class, its standard input, its
  * arguments. A response on standard output is the exit code, and what the tool printed on standard output and on standard
@@ -28,6 +28,15 @@ public final class ToolServer {
     private static final class Exited extends Error {
         Exited() {
             super(null, null, false, false);
+        }
+    }
+
+    /** A class of its own, because clients before 0.11 have no {@link Exit}. */
+    private static final class KafkaExit {
+        static void replace() {
+            Exit.setExitProcedure((code, message) -> exit(code));
+            Exit.setHaltProcedure((code, message) -> exit(code));
+            Exit.setShutdownHookAdder((name, hook) -> HOOKS.add(hook));
         }
     }
 
@@ -72,9 +81,11 @@ public final class ToolServer {
         DataOutputStream responses = new DataOutputStream(new BufferedOutputStream(standardOutput));
         System.setOut(printStream(OUTPUT));
         System.setErr(printStream(ERRORS));
-        Exit.setExitProcedure((code, message) -> exit(code));
-        Exit.setHaltProcedure((code, message) -> exit(code));
-        Exit.setShutdownHookAdder((name, hook) -> HOOKS.add(hook));
+        try {
+            KafkaExit.replace();
+        } catch (LinkageError absent) {
+            // Old clients have no Exit, or one without hooks. They do not call it.
+        }
         while (true) {
             String[] request;
             try {

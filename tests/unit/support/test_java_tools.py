@@ -20,13 +20,12 @@ def make_server(patched: pytest.MonkeyPatch, program: str) -> ToolServer:
     """Make a server whose JVM is a Python program; by the clock of the test its compilation takes COMPILATION_S."""
     now = [0.0]
 
-    def java_program(*_: object, **__: object) -> list[str]:
+    def make_command() -> list[str]:
         now[0] += COMPILATION_S
         return [sys.executable, "-c", program]
 
     patched.setattr(java_tools, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    patched.setattr(java_tools, "java_program", java_program)
-    return ToolServer("4")
+    return ToolServer(make_command)
 
 
 def test_the_timeout_does_not_cover_the_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
