@@ -1,1 +1,1 @@
-"""Benchmarks: Tidelog beside Apache Kafka in one run."""
+"""Benchmarks of Tidelog, many of them beside Apache Kafka in the same run."""

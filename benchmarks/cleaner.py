@@ -173,7 +173,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def measure(data: DataSet, options: argparse.Namespace) -> Comparison:
-    """Measure both cleaners over one data set; prints as it goes."""
+    """Measure both cleaners over one data set, then print the figures of each round."""
     made = make(data, options.directory / "data")
     ours = [clean_here(data, made, options.directory / "tidelog") for _ in range(options.rounds)]
     theirs: list[dict[str, float]] = []

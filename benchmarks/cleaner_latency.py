@@ -36,7 +36,9 @@ ASIDE = "aside"
 
 
 def clean_and_wait(bootstrap: str, topic: str) -> None:
-    """Do what ``tidelog compaction run TOPIC --wait`` does, in this process. Raises RuntimeError."""
+    """Do what ``tidelog compaction run TOPIC --wait`` does, in this process. Raises RuntimeError if a log was not
+    cleaned, and ClientError, KafkaError, OSError.
+    """
     status, answer = ask(ClientSettings(bootstrap), "POST", f"/compaction/{topic}", WAIT_S)
     if status != HTTPStatus.OK or any("error" in entry for entry in answer):
         raise RuntimeError(f"cleaning {topic}: {status} {answer}")

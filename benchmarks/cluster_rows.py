@@ -366,7 +366,9 @@ def idle_percent(cluster: BrokerCluster) -> float:
 
 
 def many_partitions(cluster: BrokerCluster, count: int) -> Row:
-    """Measure a controlled stop of the broker that leads many partitions, beside writers, and its next start."""
+    """Measure idle brokers with many partitions, a controlled stop of the leader beside a writer, and the leader's
+    next two starts.
+    """
     create(cluster, "many", [1, 2, 3], count)
     time.sleep(SETTLE_S)
     idle = idle_percent(cluster)

@@ -3,7 +3,8 @@
 One producer sends single records to one topic, one at a time; its latencies are measured alone, then while a consumer
 reads another topic whose pages were dropped from the page cache (``posix_fadvise``). The aim is a p99 of at most twice
 the one alone: a thread of Tidelog, not its event loop, sends cold slices by sendfile (KAFKA-7504). The same read from
-the page cache shows what two busy cores cost without a disk. Tidelog and Apache Kafka are measured in turn.
+the page cache shows how much of the delay has causes other than the disk. Tidelog and Apache Kafka are measured in
+turn.
 """
 
 from __future__ import annotations
