@@ -102,7 +102,7 @@ class Member:
         self.wire.send(frame_of(request, HEARTBEAT_VERSION))
 
     def take(self) -> None:
-        """Take the answer that has come, and send the next request."""
+        """Take the answer that has come; send the next request of a join or of a rebalance, if there is one."""
         waited_for, self.waits_for = self.waits_for, None
         body = self.wire.answer()
         if waited_for == "join":

@@ -11,7 +11,7 @@
     loading        1,000 groups with 100 offsets each, from the broker's start to the first answered committed offset
 
 Both brokers run without initial rebalance delays (classic and streams groups), without an assignment interval of
-streams groups, and with one partition in each internal topic. Only Tidelog's ``__share_group_state`` has 50.
+streams groups, and with one partition in each internal topic.
 """
 
 from __future__ import annotations

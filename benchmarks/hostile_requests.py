@@ -1,8 +1,8 @@
 """Requests with very many elements in one array: handled in one step, each would block the event loop for seconds.
 
 Each is a name, an API version and a message; ``benchmarks.bystander`` sends them to Tidelog and to Apache Kafka, and
-``tests/faults/test_long_requests.py`` to a broker process. Each kind has a count near the largest legal one
-(``broker/requests/bounds.py``). Some have a smaller one too, or a larger one: then the broker closes the connection.
+``tests/faults/test_long_requests.py`` to a broker process. Most kinds have a count near the largest legal one
+(``broker/requests/bounds.py``). Some have a larger one: Tidelog refuses such a request and closes the connection.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from tidelog.protocol.schema.fields import Message
 WIDE_TOPIC = "wide"
 """A topic that is made before the requests are sent, by ``benchmarks.bystander.prepare``."""
 WIDE_PARTITIONS = 10_000
-"""Partitions of the wide topic and of the bystander's, which has one: the wide topic lacks the last number."""
+"""Partitions of the wide topic and of the bystander's topic together. The latter has one, so the wide topic has one
+less: its partition WIDE_PARTITIONS - 1 does not exist.
+"""
 MADE_TOPICS = 300
 BROKER = 4
 """Resource type of a broker's configs."""
@@ -169,7 +171,7 @@ def made_topics() -> Iterator[Hostile]:
 
 
 def hostile_requests(node_id: int) -> Iterator[Hostile]:
-    """Yield the requests of the table. ``node_id`` is the broker's."""
+    """Yield all requests, in the order in which they are sent. ``node_id`` is the broker's."""
     for count in (20_000, 49_000, 262_144):
         yield deletions(count)
     for count in (1_000, 30_000):
