@@ -1,9 +1,9 @@
 """``make load``: many producers and consumers against any broker, in steps of rate.
 
-Each step has a topic of its own. Producers send at intended times without waiting; a request's latency counts from its
-intended time, so a stall counts in every request that it delays (no coordinated omission). Consumers tail the
-partitions; end-to-end latency counts from the same intended time to the arrival of the record. The load connects only
-to the address it is given, so that broker must lead the partitions.
+Each step has a topic of its own. Producers send at intended times, each with up to five requests in flight; a request's
+latency counts from its intended time, so a stall counts in every request that it delays (no coordinated omission).
+Consumers tail the partitions; end-to-end latency counts from the same intended time to the arrival of the record. The
+load connects only to the address it is given, so that broker must lead the partitions.
 
     python -m benchmarks.load --bootstrap HOST:PORT [--rates 1000,5000,...] [--producers N] [--consumers N]
 """
@@ -25,7 +25,7 @@ from benchmarks.topics import Topics
 
 DEFAULT_RATES = "1000,2000,5000,10000,20000,30000,40000,60000"
 SATURATED = 0.95
-"""A step that completes less than this share of its requests in time ends the run: above its rate only queues grow."""
+"""A step that achieves less than this share of its rate ends the run: at higher rates only queues grow."""
 PERCENTS = (50.0, 90.0, 99.0, 99.9, 100.0)
 
 
@@ -130,7 +130,7 @@ def curves(steps: Sequence[Step]) -> dict[str, Sequence[float]]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the load test; return 1 when the broker answers an error or closes the connection."""
+    """Run the load test; return 1 when the load client fails."""
     asked = arguments(words)
     try:
         steps = run_steps(asked)

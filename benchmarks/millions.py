@@ -1,9 +1,9 @@
 """Bytes and time of very many groups, transactional ids and producer ids, by ``python -m benchmarks.millions``.
 
-Each group commits one offset, each transactional id is initialized, each producer id writes one batch to one log. They
-arrive by requests or records, over topics in memory. All times are CPU time. *Loaded* is what a start takes to load
-them all, *expired* what the expiration of all takes, each with the longest turn of the event loop. For producer ids the
-turn is the time under the log's lock, which appends wait for.
+Each group commits one offset and each transactional id is initialized, by requests to coordinators whose topics are in
+memory. Each producer id has one batch in one log. All times are CPU time. *Loaded* is what a start takes to load them
+all, *expired* what the expiration of all takes, each with the longest turn of the event loop. For producer ids, the
+turn of *loaded* is the whole load. That of *expired* is the longest time under the log's lock, which appends wait for.
 """
 
 from __future__ import annotations

@@ -20,11 +20,14 @@ RUN_TIMEOUT_S = 1800
 
 
 class LoadError(RuntimeError):
-    """The load client failed: the broker answered an error, closed the connection or fell silent."""
+    """The load client ended with an error: for example the broker answered an error or closed the connection."""
 
 
 def compile_executable(name: str) -> Path:
-    """Compile the executable of ``loadgen/<name>.c``. Raises MissingToolError without a C compiler. Any process."""
+    """Compile the executable of ``loadgen/<name>.c``. Several processes may call it at once.
+
+    Raises MissingToolError without a C compiler.
+    """
     texts = [path.read_bytes() for path in sorted(SOURCES.glob("*.[ch]"))]
     digest = hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
     directory = BUILD / "loadgen"
@@ -49,7 +52,7 @@ class LoadResult:
     requests: int
     records: int
     payload_bytes: int
-    """Bytes of record values; a ``fetch`` counts records, each with the option ``value_bytes`` (1,000 by default)."""
+    """Bytes of record values: the number of records times the option ``value_bytes`` (1,000 by default)."""
     client_cpu_s: float
     intended: int
     completed: int

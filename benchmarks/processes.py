@@ -96,7 +96,7 @@ class Setup(NamedTuple):
 
 
 def create_topics(setup: Setup, case: Case, turn: str) -> list[str]:
-    """Create a topic for each process to lead, and wait until it leads it."""
+    """Create a topic for each process, which leads it, and wait until all leaders answer."""
     admin = AdminClient({"bootstrap.servers": setup.bootstrap})
     names = [f"{turn}-{node_id}" for node_id in setup.ids]
     topics = [

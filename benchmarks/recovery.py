@@ -2,9 +2,9 @@
 
 Segments are written straight to a directory (no broker), then opened as after a kill with recovery point 0, by plain
 Python and by compiled code: batches of several sizes, with and without idempotent producers. Apache Kafka opens the
-same bytes in a node of its own; its time is the one that it logs for loading logs. MB are bytes of log in the page
-cache. CPU seconds count because the wall clock misleads on a busy machine. The unclean start of a whole broker is the
-row ``unclean-start`` of ``benchmarks.run``.
+same bytes in a node of its own; its time is the one that it logs for loading logs. MB are those of the log, whose
+bytes are in the page cache. CPU seconds count because the wall clock misleads on a busy machine. The unclean start of a
+whole broker is the row ``unclean-start`` of ``benchmarks.run``.
 """
 
 from __future__ import annotations
