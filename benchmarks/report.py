@@ -36,7 +36,7 @@ class Results:
         return statistics.median(values) if values else None
 
     def as_json(self) -> str:
-        """Write all values, one line a metric."""
+        """Write all values, one line for each row, metric and contender."""
         lines = [json.dumps([*key, [round(value, 6) for value in values]]) for key, values in self.values.items()]
         return "[\n" + ",\n".join(lines) + "\n]\n"
 

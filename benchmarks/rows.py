@@ -5,10 +5,10 @@ The aims come from the project's design; an aim is "met" when the median of the 
 floor is a C program that does only the work that no broker can avoid (``rivals/floor.py``).
 
 Processor time is compared with the floor's in pairs: Tidelog and the floor are measured right after each other, and
-each is first in every other pair. The kernel's time for a page depends on its last user (0.2 to 2.9 s/GB for the same
-write), so only measurements that are close in time compare fairly. The figure is the median of the pairs' ratios. In a
-row that reads the same data several times (``Scale.fetch_readings``, four by default), each reading can be one of a
-pair. This gives four times the number of pairs, and a quarter of the time between the two readings of a pair.
+each is first in every other pair. The kernel's time for a page depends on the page's last user, so only measurements
+that are close in time compare fairly. The figure is the median of the pairs' ratios. In a row that reads the same data
+several times (``Scale.fetch_readings``, four by default), each reading can be one of a pair. This gives four times the
+number of pairs, and a quarter of the time between the two readings of a pair.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Scale:
     warm_up_requests: int
     """Small requests that each long-lived broker gets before the first row."""
     page_cache_bytes: int
-    """Bytes of a file that is written before any broker starts, so that the page cache is not used the first time."""
+    """Bytes of a file that is written before any broker starts: a page's first use in the page cache takes longer."""
     memory_bytes: int
     partitions: int
     connections: int
@@ -78,7 +78,7 @@ class Scale:
     pair_bytes: int
     fetch_readings: int = 4
     """Readings of the same data in one measurement: user time is counted in hundredths of a second, and one reading
-    takes only some of them."""
+    takes only a few of them."""
 
 
 FULL = Scale(
@@ -119,7 +119,7 @@ QUICK = Scale(
 
 @dataclass(slots=True)
 class Contender:
-    """One broker to measure: the function that launches a new process, and the process that the serving rows share."""
+    """One broker or the floor: the function that builds a new process, and the process that the serving rows share."""
 
     name: str
     launch: Callable[[Path], BrokerProcess]

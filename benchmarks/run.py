@@ -1,8 +1,8 @@
 """``make bench``: Tidelog and Apache Kafka in turn, in one run, with the same client.
 
 Order of a run: the page cache is warmed up, the long-lived brokers are started and warmed up, then each row is measured
-in as many rounds as its scale says. In each round the contenders take turns, and another one is first. Medians of
-the rounds go to the table.
+in several rounds. In each round the contenders take turns, and another one is first. Medians of the rounds go to the
+table.
 
     python -m benchmarks.run [--quick] [--only ROW ...] [--section NAME ...] [--rival kafka|none] [--save]
 
@@ -53,9 +53,7 @@ def launch_tidelog(directory: Path) -> BrokerProcess:
 
 
 def launch_kafka(directory: Path) -> BrokerProcess:
-    """Build an Apache Kafka process without starting it; its directory is formatted, which a start then does not
-    measure.
-    """
+    """Build an Apache Kafka process and format its data directory, without starting it."""
     broker = ApacheKafka(directory, DISCARD_SOON)
     broker.format()
     return broker
@@ -159,11 +157,13 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--section", action="append", metavar="NAME", choices=list(SECTIONS), default=[],
-        help=f"these tables too ({', '.join(SECTIONS)}); full runs have all",
+        help=f"these tables, and no rows but those of --only ({', '.join(SECTIONS)}); full runs have all",
     )  # fmt: skip
     parser.add_argument("--rival", choices=[KAFKA, "none"], default=KAFKA, help="the broker to compare with Tidelog")
-    parser.add_argument("--rounds", type=int, help="rounds of each row (default 3, quick: 1)")
-    parser.add_argument("--no-tidelog", action="store_true", help="measure the rival alone")
+    parser.add_argument(
+        "--rounds", type=int, help="rounds of a row (default 3, quick: 1); only a limit if the row has its own number"
+    )
+    parser.add_argument("--no-tidelog", action="store_true", help="measure the rival and the floor")
     parser.add_argument(
         "--prewarm-gb", type=float, help="GB to write to the page cache before all rows (default 10, quick: 0)"
     )

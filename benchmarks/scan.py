@@ -3,9 +3,9 @@
     python -m benchmarks.scan [--records 3000000] [--rounds 5]
 
 A log of uncompressed batches of some 900 kB, keys of 8 bytes and values of random bytes, is written once and read warm.
-Rows and bytes are per second of the process's processor time, in the best round, because other work on the machine only
-slows it. The aim is 8 M rows/s with values of 100 bytes. DuckDB counts the rows of the same reader and sums the sizes
-of their values.
+Rows and bytes are per second of the process's processor time, in the best round: other work on the machine can only
+make a round slower. The aim is 8 M rows/s with values of 100 bytes. DuckDB counts the rows of the same reader and sums
+the sizes of their values.
 """
 
 from __future__ import annotations

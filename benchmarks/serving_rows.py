@@ -23,7 +23,7 @@ LIBRDKAFKA_BATCH_BYTES = 1_000_000
 JAVA_BATCH_BYTES = 16_384
 BATCH_OVERHEAD_BYTES = 61
 RECORD_OVERHEAD_BYTES = 10
-"""Most bytes around the value of a record without key in batches of these sizes: length, attributes, deltas, lengths.
+"""Bytes around the value of most records without key in batches of these sizes: length, attributes, deltas, lengths.
 """
 BULK_WINDOW = 5
 PIPELINE_WINDOW = 100
@@ -129,7 +129,7 @@ def _produce(
     broker = serving(contender)
     with topic_for(contender, topic), measured(broker) as spent:
         done = load_batches(broker, topic, payload_bytes, value_bytes, batch_bytes)
-    # Each contender frees its page cache before the next one writes, so that both write to the same pages.
+    # Each contender frees its page cache before the next one writes, so that all write to the same pages.
     if contender.has_topics:
         time.sleep(FILES_GONE_S)
     else:

@@ -5,7 +5,8 @@
                   content (--content, also for sink and export): the same in every batch, or random
     sink          two tasks into two partitions: format("kafka"), at least once, and format("tidelog"), exactly once;
                   with --content same the values are numbers padded to the size
-    sink-parts    the same without Spark: staging, publishing, and what adopting the staged batches would cost at least
+    sink-parts    a write by format("tidelog") without Spark, as one task: staging, publishing, and the least that
+                  adopting the staged batches would cost
     export        Spark's Kafka source (default options, max.poll.records=20000, and that in two tasks) to Parquet with
                   zstd, and the export job
     upsert        the export job into a new Iceberg table without Spark: all records, and the latest value of each key
@@ -190,7 +191,7 @@ def export_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
 
 
 def upsert_table(bench: Bench, rows: int, rounds: int) -> str:
-    """Measure exports into an Iceberg table, on one core."""
+    """Measure exports into an Iceberg table, without Spark."""
     lines = ["| random values of 100 B | rows in the table | Mrecord/s | Mrecord per CPU s |", "|---|---:|---:|---:|"]
     topic = "changes"
     load_changes(bench, topic, rows, SIZES["100 B"])

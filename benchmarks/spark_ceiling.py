@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 8192
-"""Rows of a batch, as ``format("tidelog")`` yields them."""
+"""Rows of a batch: about as many as ``format("tidelog")`` yields at a time with values of 100 B."""
 SLIM_NAMES = ("offset", "timestamp")
 TOPIC = "values"
 

@@ -1,8 +1,7 @@
 """The measurements of ``benchmarks.spark``: queries through each source and sink, jobs, look-ups, ListOffsets.
 
-Each figure is the difference of two readings of the clock and of /proc: wall time, the processor time of Spark (the JVM
-and the Python workers below it) and of the broker. Queries of a source end in Spark's
-``noop`` sink.
+Each figure is the difference of two readings of the clock and of /proc: wall time, the processor time of Spark (the
+driver, the JVM and the Python workers below it) and of the broker. Queries of a source end in Spark's ``noop`` sink.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ KEYED_VALUE = os.urandom(500) * 2
 
 @dataclass(slots=True)
 class Figures:
-    """Times of one piece of work; ``amount`` is its rows or bytes, depending on the measurement."""
+    """Times of one piece of work; ``amount`` is its rows, bytes or requests, depending on the measurement."""
 
     seconds: float = 0.0
     spark_cpu_s: float = 0.0

@@ -23,7 +23,7 @@ IN_FLIGHT = 10
 
 
 class TaskMember:
-    """One member: one thread of a process that reads one topic."""
+    """One member, as Kafka Streams has it in a process with one thread; its topology reads one topic."""
 
     def __init__(self, wire: Wire, group_id: str, name: str, topic: str) -> None:
         self.wire, self.group_id, self.name, self.topic = wire, group_id, name, topic

@@ -52,7 +52,7 @@ def run_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command-line tools to its end and return what it printed; its exit code is not judged.
 
-    ``options`` are JVM options. Raises MissingToolError, subprocess.TimeoutExpired.
+    ``options`` are JVM options. Raises subprocess.TimeoutExpired, and as `kafka_jars.resolve`.
     """
     command = [*java_command(version, options), tool, *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)

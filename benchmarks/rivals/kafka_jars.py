@@ -3,8 +3,8 @@
 A small POM is written per set of jars, ``mvn dependency:copy-dependencies`` copies the jars and all their dependencies
 into ``jars/``, and the marker ``complete`` is written last. A directory without the marker is built again, because a
 killed Maven may have left it incomplete. A file lock makes parallel callers (pytest-xdist, a benchmark beside a test
-run) wait for one download. ``python -m benchmarks.rivals.kafka_jars`` fetches all jars that tests use in one run of
-Maven, which saves a dozen starts.
+run) wait for one download. ``python -m benchmarks.rivals.kafka_jars`` fetches all of Kafka's jars that tests use in one
+run of Maven, which saves a dozen starts.
 
 Which registry Maven asks is Maven's own configuration; none is named here.
 """
@@ -24,7 +24,7 @@ from typing import NamedTuple
 KAFKA_4 = "4.3.1"
 """The Kafka that Tidelog is compared with: the newest that runs on Java 17 and whose tools Maven finds."""
 KAFKA_3 = "3.9.2"
-"""The last Kafka 3 release line: it answers old clients and writes the old formats."""
+"""A release of the last Kafka 3 line: it answers old clients and writes the old formats."""
 SCALA = "2.13"
 LOG4J = "2.24.3"
 OLD_CLIENTS = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "1.0.2", "2.0.1")
@@ -105,7 +105,7 @@ def resolve(name: str, artifacts: Sequence[Artifact], below: Path = BUILD / "kaf
     them.
 
     ``name`` is the directory in ``below``. Raises MissingToolError without Maven or Java, RuntimeError with
-    Maven's last lines if it fails. Any thread or process may call it.
+    Maven's last lines if it fails, subprocess.TimeoutExpired after MAVEN_TIMEOUT_S. Any thread or process may call it.
     """
     resolve_all([JarSet(name, tuple(artifacts))], below)
     return below / name / "jars"
@@ -251,7 +251,7 @@ def client_classpath(version: str) -> str:
 
 
 def resolve_for_tests() -> None:
-    """Download all sets that the tests use."""
+    """Download all sets of Kafka's jars that the tests use."""
     versions = (KAFKA_4, KAFKA_3)
     both = [make(version) for version in versions for make in (broker_set, clients_set, client_set)]
     old = [client_set(version) for version in OLD_CLIENTS]

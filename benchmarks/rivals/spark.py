@@ -1,4 +1,4 @@
-"""Spark in this process, and the jars of its own Kafka source: the rival of ``format("tidelog")``.
+"""Spark sessions, and the jars of Spark's own Kafka source: the rival of ``format("tidelog")``.
 
 The connector is four jars, fetched without their dependencies, which PySpark already contains. The token provider is
 older than the connector on purpose: 4.2.0's is not published, and 4.0.0's links and works.
@@ -88,7 +88,7 @@ class SessionPlan:
 
 
 def start_session(plan: SessionPlan) -> SparkSession:
-    """Start a session with a JVM of its own; a process can have one at a time. Raises MissingToolError without Java."""
+    """Start a session with a JVM of its own; a process can have one at a time. Raises as `require_java`."""
     from pyspark.sql import SparkSession
 
     require_java()
