@@ -53,11 +53,11 @@ SEARCHES: web.AppKey[ThreadPoolExecutor] = web.AppKey("searches", ThreadPoolExec
 CONTENT_TYPE = "text/plain; version=0.0.4"
 STOP_TIMEOUT_S = 1.0
 SEARCH_THREADS = 4
-"""Threads of searches for records. A search may wait half a minute for the index, so it takes no thread of others."""
+"""Threads of searches for records. A search may wait half a minute for the index, so searches use no other threads."""
 
 
 async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
-    """Serve the pages on a listening socket. ``cleanup`` of the returned runner closes it. Raises ConfigError."""
+    """Serve the pages on a listening socket, which ``cleanup`` of the returned runner closes. Raises ConfigError."""
     stores = build_stores(broker, ADMIN_LISTENER)
     logins = Logins(broker, tls_of(stores))
     permissions = Permissions(broker, logins)
@@ -91,7 +91,7 @@ def tls_of(stores: TlsListeners | None) -> Callable[[], TlsListener] | None:
 async def run_site(
     broker: Broker, app: web.Application, listener: socket.socket, stores: TlsListeners | None
 ) -> web.AppRunner:
-    """Serve an app on its socket, with the limits and the TLS of HTTP interfaces."""
+    """Serve an app on a listening socket, with the limits and the TLS of HTTP interfaces."""
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=STOP_TIMEOUT_S, keepalive_timeout=KEEPALIVE_S, lingering_time=0,
         auto_decompress=False,

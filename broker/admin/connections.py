@@ -1,8 +1,9 @@
-"""The open connections of the admin interface, at most ``admin.max.connections`` of them.
+"""The open connections of an HTTP interface, at most ``admin.max.connections`` of them.
 
-If there is one too many, another is closed: the oldest whose first request is not complete, else one whose client does
-not read its answer, else one that waits for its next request. If all are being answered, the new one is closed. So a
-flood of connections takes a bounded number of descriptors, and other clients are still answered. Loop thread only.
+If there is one too many, another is closed: the oldest whose first request is not complete or whose request is still
+being checked. Without such a one it is the oldest whose client does not read its answer, else the oldest that waits for
+its next request. If all are being answered, the new one is closed. So a flood of connections takes a bounded number of
+descriptors, and other clients are still answered. Loop thread only.
 """
 
 from __future__ import annotations

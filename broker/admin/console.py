@@ -2,7 +2,7 @@
 
 The console is a layer above the broker, which may not import it: its module is named here by a string, as handlers are
 in the table of APIs. A thread imports it with the first request for a page, so a broker whose console is not used
-starts as fast and takes no memory for it. Loop thread only.
+starts no slower and takes no memory for it. Loop thread only.
 """
 
 from __future__ import annotations

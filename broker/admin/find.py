@@ -10,7 +10,7 @@ wait=true         answer once everything acknowledged so far is in the index
 
 200  {"records": [{"partition", "offset", "timestamp", "key", "value", "headers": [[name, value], ...]}, ...],
       "next": "0:4711" or null, "lag": records not indexed yet}
-400 malformed request   404 no such topic   409 no such index
+400 malformed request   403 READ was revoked meanwhile   404 no such topic   409 no such index
 503 the index is behind (wait=true), or a log cannot be read
 """
 

@@ -2,7 +2,7 @@
 
 A request must be meant for this broker, must not come from another site's web page, must be small, and must arrive in
 time. If logins are configured (``tidelog.broker.admin.login.logins``), it must identify its sender, who must be allowed
-to make it. The permission is checked last: a body may arrive ten seconds after its header.
+to make it. The permission is checked last: it may be revoked while the body arrives, which may take ten seconds.
 
 A web page in an operator's browser can send requests to this broker, and read the answers by DNS rebinding. But the
 page cannot choose the ``Host`` and ``Origin`` that the browser sends. Programs such as curl send no ``Origin`` and no
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 64 * 1024
 REQUEST_TIMEOUT_S = 10.0
-"""Time in which a request's header must be complete; its body has the same time after that."""
+"""Time in which a request's header must be complete; its body has the same time after the login is checked."""
 KEEPALIVE_S = 75.0
 """How long a connection may wait for its next request."""
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::\d{1,5})?")
@@ -153,8 +153,9 @@ async def add_headers(_request: web.Request, response: web.StreamResponse) -> No
 class RequestClock(asyncio.Protocol):
     """Passes all events to aiohttp's protocol, and closes a connection whose request header is not complete in time.
 
-    The time runs from the accept, and for later requests from their first bytes: aiohttp itself has no limit. A kept
-    connection is closed ``KEEPALIVE_S`` after its last answer at the latest, unless the next header is complete.
+    The time runs from the accept (with TLS from the end of the handshake), and for later requests from their first
+    bytes: aiohttp itself has no limit. A kept connection is closed ``KEEPALIVE_S`` after its last answer at the latest,
+    unless the next header is complete.
     """
 
     def __init__(self, inner: asyncio.Protocol, connections: Connections) -> None:

@@ -16,7 +16,7 @@ from tidelog.broker.security.policy import is_loopback
 
 NONE, BASIC, BEARER, MTLS = "none", "basic", "bearer", "mtls"
 LISTENER = "admin"
-"""The interface's name in log lines, and the listener name of its TLS stores."""
+"""The name of the HTTP interfaces in log lines, and the listener name of their TLS stores."""
 _PREFIX = "admin."
 _CLIENT_AUTH = "ssl.client.auth"
 _ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed."
@@ -73,7 +73,7 @@ def bearer_texts(config: BrokerConfig) -> dict[str, str]:
 
 
 def check_bearer(config: BrokerConfig) -> None:
-    """Raise ConfigError if bearer tokens are enabled, but no token could be valid."""
+    """Raise ConfigError if signed tokens are configured wrongly, or if neither they nor a token file are configured."""
     texts = bearer_texts(config)
     if texts:
         from tidelog.broker.security.sasl.oauth.settings import build_signed  # needs OpenSSL

@@ -1,7 +1,7 @@
 """Bearer tokens of the admin interface: those of the token file, then signed tokens (JWT).
 
-A signed token names its user in the claim ``admin.sasl.oauthbearer.sub.claim.name``. ACLs decide what the user may do,
-so the token's scopes are not used.
+A signed token names its user in the claim that ``admin.sasl.oauthbearer.sub.claim.name`` gives. ACLs decide what the
+user may do, so the token's scopes are not used.
 """
 
 from __future__ import annotations
