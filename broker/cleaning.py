@@ -1,10 +1,10 @@
 """The cleaner in the broker: which logs it sees, when it starts, where its settings come from.
 
 The cleaner starts a moment after the listeners are open, or with the first request for it, whichever comes first, so
-that it does not delay the start. A log that was not opened since a clean stop is inspected once, and again when the
-configuration of its topic has changed. Such a log is opened if it has more than one segment, as only then there is
-anything to clean. With ``max.compaction.lag.ms`` it is also opened if it has any record, as its only segment has to be
-rolled in time.
+that it does not delay the start. A log that was not opened since a clean stop is inspected once, and again when its
+topic's metadata or the configured defaults have changed. Such a log is opened if it has more than one segment, as only
+then there is anything to clean. With ``max.compaction.lag.ms`` it is also opened if it has any record, as its only
+segment has to be rolled in time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Inspected(NamedTuple):
 
 class CompactedLogs:
     """Function that returns the open compacted logs of a broker, after opening those that may need cleaning. Cleaner
-    threads call it.
+    threads call it, and workers that read the cleaner's status.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -70,7 +70,7 @@ class CompactedLogs:
             if config.compact and self._may_be_cleaned(partition, config):
                 try:
                     log = manager.get_log(partition)
-                except KafkaError:  # refused, with its reason in the log: nothing to clean
+                except KafkaError:  # refused, and the reason is logged: nothing to clean
                     continue
                 if log is not None and log.config.compact:
                     yield log

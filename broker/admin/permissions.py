@@ -35,7 +35,7 @@ from tidelog.broker.security.audit import record
 from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 CALLER: web.RequestKey[Caller | None] = web.RequestKey("caller", Caller)
-"""The sender of a request; None for an open page that was requested without a login."""
+"""The sender of a request; None for an open page without a login, if logins are configured."""
 T = TypeVar("T")
 OPEN = frozenset({"/healthz", "/readyz"})
 _READS = frozenset({"GET", "HEAD"})

@@ -1,8 +1,8 @@
-"""The page ``/metrics``: samples of the registry, partitions, groups, the cleaner and the process, as Prometheus text.
+"""The page ``/metrics`` as Prometheus text: samples of ``Metrics``, partitions, groups, the cleaner and the process.
 
 Exported names, types and units are those of ``tidelog.broker.metrics.families``. Values that belong to the loop's
-thread are read on that thread (``snapshot``); logs and cleaner are read in a worker (``write_page``), without locks:
-ten thousand partitions must not hold up the loop.
+thread are read on that thread (``snapshot``); logs and cleaner are read in a worker (``write_page``): ten thousand
+partitions must not hold up the loop.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class TlsSite(PlainSite):
             )
             is_done = True
         except OSError as error:  # SSLError is one
-            logger.info("closing an admin connection: TLS handshake failed (%s)", getattr(error, "reason", error))
+            logger.info("closing an HTTP connection: TLS handshake failed (%s)", getattr(error, "reason", error))
         finally:
             if not is_done:
                 client.close()

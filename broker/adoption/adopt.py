@@ -5,8 +5,8 @@ and adds all topics at once, or none.
     .adopting/journal        names of the directories that are about to be moved
     <partition>/             moved into the data directory
     checkpoints, meta.properties
-    __cluster_metadata-0     all topics, configs, quotas, credentials, producer ids in one commit: now the topics exist
-    .kafka_cleanshutdown     written, and ``.adopting`` is removed
+    __cluster_metadata-0     one commit of all topics, configs, quotas, users, ACLs, tokens, producer ids: topics exist
+    .kafka_cleanshutdown     written unless the target had logs that were not closed cleanly; ``.adopting`` is removed
 
 After a kill at any point the data directory has none of the topics, or all. The next run removes ``.adopting``, and the
 directories in its journal whose topics are not in the metadata log, and then starts over.

@@ -311,8 +311,8 @@ class Planner:
     # ---- configs
 
     def _configs(self, name: str, partitions: list[SourcePartition]) -> dict[str, str]:
-        """Return the configs that a topic gets. If the sources have no metadata log and the caller gave none, an
-        internal topic gets its usual configs, another topic unlimited retention."""
+        """Return the configs that a topic gets. If the sources have no metadata log and the caller gave none, the
+        topics of group offsets and of transactions get their usual configs, another topic unlimited retention."""
         given = (self._options.topic_configs or {}).get(name)
         if self._plan.metadata is not None:
             texts = self._plan.metadata.configs.get((TOPIC_RESOURCE, name), {})

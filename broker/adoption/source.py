@@ -41,8 +41,8 @@ from tidelog.protocol.errors import CorruptMessageError
 _REBUILT_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 _LOG_FILE_SUFFIXES = (*SEGMENT_FILE_SUFFIXES, SNAPSHOT_SUFFIX, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
 _LEFTOVER_SUFFIXES = (".deleted", ".tmp")
-"""Suffixes of files that Kafka was about to delete, and of half-written ones that its start removes. ``.swap`` is not
-among them: opening the log completes or undoes the swap that Kafka's cleaner began."""
+"""Suffixes of files that Kafka was about to delete, and of half-written ones. ``.swap`` is not among them: opening the
+log completes or undoes the swap that Kafka's cleaner began."""
 _NOT_SERVED = {
     "-delete": "was being deleted",
     "-stray": "belonged to no topic of Kafka's",
