@@ -28,7 +28,7 @@ from tidelog.protocol.messages.alter_partition import (
 RETRY_MS = 50.0
 """Wait in ms before proposals are sent again, as in Kafka."""
 DECIDED = REFUSED | OVERTAKEN | {NONE}
-"""Codes after which a proposal is over; after any other code it is sent again."""
+"""Codes after which a proposal is not sent again; any other code leads to a retry."""
 
 
 class PartitionKey(NamedTuple):
@@ -39,7 +39,7 @@ class PartitionKey(NamedTuple):
 
 
 class AnsweredProposal(NamedTuple):
-    """A proposal that is over, with the controller's answer."""
+    """A proposal that is not sent again, with the controller's answer."""
 
     key: PartitionKey
     proposal: IsrProposal

@@ -53,7 +53,7 @@ class FollowerState:
         self.broker_epoch = broker_epoch
 
     def note_caught_up(self, asked_ms: float) -> None:
-        """Note that the follower, which fetched at ``asked_ms`` and waits, has all records that the leader has now."""
+        """Note that the follower had all the leader's records at ``asked_ms``, the time of one of its requests."""
         self.caught_up_ms = max(self.caught_up_ms, asked_ms)
         self.fetched_ms = max(self.fetched_ms, asked_ms)
 

@@ -42,7 +42,7 @@ FORWARDED = frozenset(
         ApiKey.REMOVE_RAFT_VOTER,
     }
 )
-"""APIs whose requests only the active controller can answer."""
+"""APIs that the active controller answers. A request that changes only levels of loggers is not forwarded."""
 TIMEOUT_MS = 30_000.0
 """Time in ms for a controller to answer: the default of ``request.timeout.ms``, which Kafka's clients have as well."""
 FIRST_BACKOFF_MS = 50.0

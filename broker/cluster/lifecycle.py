@@ -49,7 +49,7 @@ _REFUSALS = (
 
 
 class LifecycleError(Exception):
-    """The cluster refuses this broker, or another process has registered with its id."""
+    """The cluster refuses or has unregistered this broker, or another process has registered with its id."""
 
 
 class BrokerState(IntEnum):

@@ -1,10 +1,11 @@
-"""Answers of other brokers' transaction coordinators: which producers may write into which partitions (KIP-890).
+"""Answers of transaction coordinators: which producers may write into which partitions (KIP-890).
 
     ask     creates a guard, which keeps one question and later its answer. A marker of the producer in the
             partition removes the guard
     settle  notes the answer in the guard. It has no effect if the guard was removed meanwhile: a late batch must not
             begin a transaction again that a marker has ended
-    check   is called before each append; a guard that allows the append stays until the marker comes
+    check   is called before each append of a transaction whose coordinator is another broker; a guard that allows the
+            append stays until the marker comes
 
 Sans-io; loop thread only. Source: AddPartitionsToTxnManager and VerificationStateEntry of Kafka 4.3.
 """

@@ -4,7 +4,8 @@
     epoch 1+   incremental: names partitions that are new or changed, and forgets those that are not wanted any more
 
 A partition that is not wanted any more must be named as forgotten, or the leader goes on answering for it. A full
-request follows a lost answer, an error, and an answer about a partition that was not asked for. Sans-io.
+request follows ``lose``, an error, an answer without a session, and an answer about a partition that was not asked for.
+Sans-io.
 
 Source: FetchSessionHandler of Kafka 4.3.
 """
