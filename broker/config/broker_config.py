@@ -2,11 +2,12 @@
 
 Sources, later ones win: defaults; the files of ``TIDELOG_CONFIG_FILES``; ``server.properties``; ``KAFKA_*`` variables;
 ``--override``; other options of ``tidelog serve``; then what the admin API has set, for the whole cluster and after
-that for this node. An unknown key is logged once, without its name if it may be a line of a secret. An invalid value,
-or an unknown key of ``--override``, ends the start: ``ConfigError`` names the key and what is wrong, in one line.
+that for this node. An unknown key is logged once, without its name if it may be a line of a secret. An invalid static
+value, or an unknown key of ``--override``, ends the start: ``ConfigError`` names the key and what is wrong, in one
+line. For an invalid value that the admin API has stored, the former value stays in force.
 
-A ``BrokerConfig`` is read on the loop thread. After the start only ``set_dynamic`` changes it. Readers ask for a value
-whenever they need it, so a change takes effect at once.
+The loop's thread changes a ``BrokerConfig``, after the start only by ``set_dynamic``; other threads read it, too.
+Readers ask for a value whenever they need it, so a change takes effect at once.
 """
 
 from __future__ import annotations
@@ -297,7 +298,7 @@ class BrokerConfig:
         return endpoints
 
     def _parse_advertised_listeners(self, protocols: Mapping[str, str]) -> dict[str, Endpoint]:
-        """Return the listeners by name; like Kafka, refuse those that no client could reach."""
+        """Return the advertised listeners by name; like Kafka, refuse those that no client could reach."""
         names = [endpoint.listener_name for endpoint in self.listeners]
         text = self._values["advertised.listeners"] or ""
         endpoints = self._parse_without_controllers("advertised.listeners", text, protocols)
@@ -409,8 +410,8 @@ def check_group_bounds(texts: Mapping[str, str], values: Mapping[str, Any]) -> N
 def bounded_texts(own: Mapping[str, str], values: Mapping[str, Any]) -> Mapping[str, str]:
     """Return a group's own configs, each within the broker's minimum and maximum: ``values`` are the broker's.
 
-    They may have been set before these were changed, or by controllers with others. Source: GroupConfig.evaluate of
-    Kafka 4.3.
+    A config may be older than a bound, or may have been set by a controller with other bounds. Source:
+    GroupConfig.evaluate of Kafka 4.3.
     """
     bounded = dict(own)
     for name, text in own.items():
