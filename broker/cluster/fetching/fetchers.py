@@ -96,5 +96,5 @@ class Fetchers:
 
 
 def loop_number(topic: str, partition: int, loops_per_leader: int) -> int:
-    """Return the number of a partition's fetch loop. The partitions of a topic take a leader's loops in turn."""
+    """Return the number of a partition's fetch loop. Consecutive partitions of a topic take the loops in turn."""
     return (sum(topic.encode()) + partition) % loops_per_leader
