@@ -37,10 +37,10 @@ def check_known(config_def: ConfigDef, texts: Mapping[str, Any], kind: str) -> N
 
 
 def apply_changes(config_def: ConfigDef, texts: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
-    """Return the texts after these changes. Keys that are set or deleted, and new values, are not checked.
+    """Return the texts after these changes. Keys that are set or deleted are not checked, nor are values that are set.
 
-    Raises InvalidConfigError for a list operation on a key that is unknown or not a list; InvalidRequestError for a
-    value that is missing or a key named twice."""
+    Raises InvalidConfigError for a list operation on a key that is unknown or not a list, or with elements that the key
+    does not allow. Raises InvalidRequestError for a value that is missing or a key named twice."""
     changed = dict(texts)
     seen: set[str] = set()
     for change in changes:

@@ -25,7 +25,7 @@ class Stores(Protocol):
 
     def check(self, texts: Mapping[str, str], names: Collection[str], /) -> Callable[[], None]:
         """Return a function, to be run in a thread, that checks the stores which these keys set for the listeners with
-        these names in lower case. Both raise ConfigError.
+        these names in lower case. This method and the function raise ConfigError.
         """
         ...
 
@@ -53,9 +53,10 @@ class DynamicStores:
         self._stores = stores
 
     def check(self, kind: int, name: str, changes: Iterable[Change]) -> Callable[[], None] | None:
-        """Return a function, to be run in a thread, that checks the stores that ``changes`` set; None if they set none.
+        """Return a function, to be run in a thread, that checks the stores that ``changes`` set; None if there is
+        nothing to check.
 
-        Both raise InvalidRequestError.
+        This method and the function raise InvalidRequestError; the method also raises what ``apply_changes`` raises.
         """
         stores, listed = self._stores, list(changes)
         names = {change.name.split(".")[2] for change in listed if store_key_of(change.name) is not None}

@@ -74,7 +74,7 @@ def change_levels(changes: Sequence[Change], validate_only: bool) -> None:
 
 
 def check_exists(name: str) -> None:
-    """Raise InvalidConfigError unless there is a logger of this name."""
+    """Raise InvalidConfigError unless there is a logger of this name or below it."""
     if name != ROOT and name not in logging.Logger.manager.loggerDict:
         raise InvalidConfigError(f"Logger {name} does not exist!")
 

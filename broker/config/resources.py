@@ -196,8 +196,8 @@ def is_shown(kind: int, name: str) -> bool:
 
 
 def validate(kind: ResourceType, texts: Mapping[str, str], config: BrokerConfig) -> None:
-    """Raise InvalidConfigError, for client metrics InvalidRequestError, which names the key, unless a resource of this
-    kind may have these texts.
+    """Raise InvalidConfigError, for client metrics InvalidRequestError, unless a resource of this kind may have these
+    texts.
     """
     try:
         check_known(CONFIG_DEFS[kind], texts, kind.name.lower().replace("_", " "))

@@ -54,7 +54,7 @@ NOTHING = ResolvedTexts({}, frozenset(), frozenset())
 
 
 def resolve(texts: Mapping[str, str], environment: Mapping[str, str]) -> ResolvedTexts:
-    """Replace references by their values. Raises ConfigError, which names the key and the reference."""
+    """Replace references by their values. Raises ConfigError, which names the key."""
     if not any("${" in text for text in texts.values()):
         return NOTHING._replace(texts=dict(texts))
     providers = providers_of(texts, environment)
@@ -138,7 +138,7 @@ def read_key(allowed: list[str] | None, path: str, key: str) -> str:
     try:
         return parse_properties(read_text(allowed, path))[key]
     except PropertiesError:
-        raise ConfigError("an escape \\u without four hexadecimal digits") from None  # its text quotes the file
+        raise ConfigError("a malformed escape \\u, or half of a pair of them") from None  # its text quotes the file
 
 
 def read_file_of(allowed: list[str] | None, path: str, name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-# Variables with this prefix that the scripts of Apache's image and distribution read themselves: no configuration keys.
+# Variables ``KAFKA_*`` that the scripts of Apache's image and distribution read themselves: no configuration keys.
 EXCLUDED_VARIABLES = frozenset(
     {
         "KAFKA_VERSION",
@@ -28,7 +28,8 @@ EXCLUDED_VARIABLES = frozenset(
 SYSTEM_PROPERTIES = frozenset(
     {"org.apache.kafka.sasl.oauthbearer.allowed.urls", "org.apache.kafka.sasl.oauthbearer.allowed.files"}
 )
-"""Kafka's Java system properties that Tidelog reads as keys; they limit the URLs and files of OAUTHBEARER's keys."""
+"""Kafka's Java system properties that Tidelog reads as configuration keys: the URLs and files from which keys that
+verify OAUTHBEARER's tokens may come."""
 _PREFIX = "KAFKA_"
 _HOST = re.compile(r"://(\[[^]]*]|[^:,]*):")
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}

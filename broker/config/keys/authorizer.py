@@ -16,7 +16,7 @@ def principals_of(text: str) -> list[str]:
 
 
 def are_principals(text: str) -> bool:
-    """Return whether each element of a list has a type and a name."""
+    """Return whether each element of a list has a colon, as in User:admin."""
     return all(":" in principal for principal in principals_of(text))
 
 

@@ -2,11 +2,11 @@
 
 Topic-level keys are declared in ``log/config.py``; the server keys that give them their defaults (``log.retention.ms``,
 ``message.max.bytes``) are derived from them here. The cleaner declares its own in ``cleaner/config.py``;
-``broker/config/broker_config.py`` puts the tables together. Some defaults differ from Kafka's: with Kafka's, a single
-node would not work (replication factors of internal topics) or be open to the network unasked (``listeners``). It would
-keep groups waiting (assignment intervals), or its memory would have no bound (``queued.max.request.bytes``).
+``broker/config/broker_config.py`` puts the tables together. Some defaults differ from Kafka's. With Kafka's, a single
+node would not work (replication factors of internal topics), and would be open to the network unasked (``listeners``).
+It would keep groups waiting (assignment intervals), and its memory would have no bound (``queued.max.request.bytes``).
 
-A key is declared only if some code reads it; else it is listed in ``NO_EFFECT``. A test checks this.
+A test checks that some code reads each declared key, unless all allowed values of the key mean the same.
 
 ``NO_EFFECT`` has keys of Kafka for things that Tidelog does not have: Tidelog starts with a server.properties written
 for Kafka, and logs once which keys have no effect.
@@ -58,12 +58,12 @@ NODE_KEYS = (
     ConfigKey("broker.id", INT, -1, None, HIGH, "The older name of node.id; used when node.id is not set."),
     ConfigKey("config.providers", LIST, None, None, LOW,
         "Names for providers of secrets, each with its class: config.providers.NAME.class, and what it may read: "
-        "config.providers.NAME.param.allowed.paths or .allowlist.pattern. Default: file, dir and env, for all."),
+        "config.providers.NAME.param.allowed.paths or .allowlist.pattern. Default: file, dir and env, without limits."),
     ConfigKey("broker.rack", STRING, None, None, MEDIUM,
         "The rack or zone of this broker, for the placement of replicas and for consumers that read from the nearest "
         "one."),
     ConfigKey("log.dirs", LIST, None, None, HIGH,
-        "Directories that hold partitions; the first also holds the metadata log. Default: log.dir."),
+        "Directories that hold partitions; the first also holds a lone node's metadata log. Default: log.dir."),
     ConfigKey("log.dir", STRING, "data", None, HIGH, "The directory that holds partitions when log.dirs is not set."),
     ConfigKey("cordoned.log.dirs", LIST, [], None, MEDIUM,
         "Directories of log.dirs in which no new log is created while another one works (KIP-1066); *: all. From "
@@ -71,7 +71,8 @@ NODE_KEYS = (
         "cordoned.",
         dynamic=True),
     ConfigKey("metadata.log.dir", STRING, None, None, HIGH,
-        "The directory of the metadata log. Tidelog keeps it in the first of log.dirs: any other is refused."),
+        "The directory of the metadata log. A lone node keeps it in the first of log.dirs, and refuses any other; a "
+        "member of a cluster has no such log."),
     ConfigKey("log.dirs.mode", STRING, "0700", IS_DIRECTORY_MODE, MEDIUM,
         "The mode of the directories created in log.dirs, in octal, whatever the umask; files get it without "
         "execution. 0750 lets a group read the records, such as Spark's. The metadata log's directory is 0700 "
@@ -138,7 +139,7 @@ TOPIC_KEYS = (
     ConfigKey("default.replication.factor", INT, 1, between(1), MEDIUM,
         "Replicas of a topic created without a factor."),
     ConfigKey("auto.create.topics.enable", BOOLEAN, True, None, HIGH,
-        "Whether a topic is created when a client asks for its metadata or produces to it."),
+        "Whether a topic is created when a client asks for its metadata, as producers do first."),
     ConfigKey("delete.topic.enable", BOOLEAN, True, None, HIGH, "Whether topics may be deleted."),
     ConfigKey("log.retention.check.interval.ms", LONG, 300_000, between(1), MEDIUM,
         "How often logs are checked for segments past their retention."),
@@ -159,7 +160,8 @@ TOPIC_KEYS = (
         "Samples kept to measure the rate of a client with a quota."),
     ConfigKey("quota.window.size.seconds", INT, 1, between(1), LOW, "Length of a sample of a client with a quota."),
     ConfigKey("controller.quota.window.num", INT, 11, between(1), LOW,
-        "Samples of a client's quota of partitions created and deleted: unused ones are saved up for a burst."),
+        "Samples in the window of a client's quota of partitions created and deleted. At most one window's quota can "
+        "be saved up for a burst."),
     ConfigKey("controller.quota.window.size.seconds", INT, 1, between(1), LOW,
         "Length of a sample of a client's quota of partitions created and deleted."),
     ConfigKey("telemetry.max.bytes", INT, 1024 * 1024, between(1), LOW,

@@ -51,8 +51,8 @@ MEMBER_KEYS = (
     ConfigKey("num.replica.fetchers", INT, 1, between(1), HIGH,
         "How many connections to each leader a member fetches over. A partition always uses the same one."),
     ConfigKey("replica.fetch.wait.max.ms", INT, 500, between(0), HIGH,
-        "How long a leader may delay its answer to a follower while it has less than replica.fetch.min.bytes. At "
-        "most replica.lag.time.max.ms."),
+        "How long a leader may delay its answer to a follower while it has less than replica.fetch.min.bytes. The "
+        "value should be less than replica.lag.time.max.ms."),
     ConfigKey("replica.fetch.min.bytes", INT, 1, between(0), HIGH,
         "The fewest bytes of records with which a leader answers a follower before replica.fetch.wait.max.ms is over."),
     ConfigKey("replica.fetch.max.bytes", INT, 1024 * 1024, between(0), MEDIUM,
@@ -66,7 +66,7 @@ MEMBER_KEYS = (
         "Which replica a consumer is told to read from. Not set: the leader. RackAwareReplicaSelector: one in the "
         "consumer's rack, whose broker.rack is its client.rack."),
     ConfigKey("replica.socket.timeout.ms", INT, 30_000, between(1), HIGH,
-        "How long a follower waits for an answer. At least replica.fetch.wait.max.ms."),
+        "How long a follower waits for an answer. The value should be at least replica.fetch.wait.max.ms."),
     ConfigKey("initial.broker.registration.timeout.ms", INT, 60_000, between(1), MEDIUM,
         "How long the start of a member waits until the active controller has registered it."),
     ConfigKey("replica.lag.time.max.ms", LONG, 30_000, between(1), HIGH,

@@ -121,8 +121,8 @@ SASL_KEYS = (
 
 OAUTHBEARER_KEYS = (
     ConfigKey("sasl.oauthbearer.jwks.endpoint.url", STRING, None, None, MEDIUM,
-        "The URL of the keys (JWKS) that verify signed tokens: https or file, or http on this machine; "
-        "without a login."),
+        "The URL of the keys (JWKS) that verify signed tokens: https or file, or http on this machine. It must not "
+        "contain a user or password."),
     ConfigKey("sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, 3_600_000, between(1), LOW,
         "How often the keys are read again. A token with an unknown key id makes them be read earlier, at most once a "
         "minute."),
