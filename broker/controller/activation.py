@@ -23,7 +23,7 @@ REMOTE_STORAGE = "remote.storage.enable"
 
 def activation_records(location: MetadataLocation, image: MetadataImage, node_id: int) -> Iterator[VersionedRecord]:
     """Yield the first records of a new log, and elections of this node: for each partition that it does not lead, and
-    for each that has eligible leader replicas.
+    for each that has eligible leader replicas or last known ones.
 
     Raises KafkaStorageError.
     """

@@ -69,7 +69,7 @@ class TopicConfigs:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._defaults = TopicDefaults.of(config)
-        """Replaced as one object by the loop thread, so that no other thread can put old defaults back."""
+        """Replaced as one object, by the loop thread alone. Other threads get the old defaults or the new ones."""
 
     @property
     def defaults(self) -> TopicDefaults:
@@ -173,7 +173,8 @@ class ConfigManager:
     def describe(self, kind: int, name: str, keys: Collection[str] | None = None) -> list[ConfigEntry]:
         """Describe all keys of a resource, or only ``keys``.
 
-        Raises UnknownTopicOrPartitionError, InvalidRequestError (no such kind or broker). Source: DescribeConfigs.
+        Raises UnknownTopicOrPartitionError, InvalidTopicError, InvalidRequestError (no such kind or broker). Source:
+        DescribeConfigs.
         """
         if kind == ResourceType.TOPIC:
             image = self._metadata.topics.get(name)
@@ -315,8 +316,8 @@ class ConfigManager:
             self._texts.set_node(texts)
 
     def _set_broker_texts(self) -> None:
-        """Put the texts in force. For one that this version does not accept, the former one stays, at a start the
-        static one: then the broker starts, and the key can be changed. Kafka, too, logs an error and starts.
+        """Put the texts in force. If this version does not accept a key's text, the former one stays, at a start the
+        static one. So the broker starts, and the key can be changed. Kafka, too, logs an error and starts.
         """
         texts = {**self._texts.cluster, **self._texts.node}
         try:

@@ -71,7 +71,7 @@ def convert_store(location: MetadataLocation, node_id: int, time: Time) -> None:
 
 
 def image_of_directory(file_system: FileSystem, directory: str, node_id: int) -> MetadataImage:
-    """Return the metadata of a log directory, converted or not, without writing. Raises KafkaStorageError."""
+    """Return the metadata of a log directory, converted or not; convert nothing. Raises KafkaStorageError."""
     log = os.path.join(directory, METADATA_DIRECTORY)
     if file_system.exists(log):
         return read_metadata_image(file_system, log)

@@ -62,11 +62,11 @@ _OTHER_FEATURES = {
     "eligible.leader.replicas.version": 1,  # a partition with one replica has none
     KRAFT_VERSION: 1,
 }
-"""Highest levels of features that are not offered, but may be finalized in a directory of Kafka's."""
+"""Highest levels of features that clients are not offered, but that a directory or cluster of Kafka's may have."""
 
 
 def supported_features() -> dict[str, FeatureRange]:
-    """Return the features that this broker offers."""
+    """Return the features that this broker offers clients."""
     return {
         name: levels
         for name, (levels, api_key, version) in _FEATURES.items()

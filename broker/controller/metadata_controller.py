@@ -97,7 +97,8 @@ class MetadataController(Protocol):
         ...
 
     def forwarded_versions(self) -> ForwardedVersions:
-        """Return the versions of APIs that another controller serves; empty if this node serves all."""
+        """Return the versions of APIs that another controller serves; empty if this node serves all, or as long as the
+        versions are not known."""
         ...
 
     def commit(self, records: Iterable[VersionedRecord]) -> None:

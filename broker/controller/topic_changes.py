@@ -127,7 +127,8 @@ class TopicChanges:
     def delete(self, name: str) -> Change:
         """Delete a topic; ``done`` settles when its name is free and the coordinators have forgotten it.
 
-        Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError.
+        Raises what ``TopicManager.begin_delete`` raises; if the topic is being widened, ``done`` fails with that error
+        instead.
         """
         under_way = self._widening.get(name)
         if under_way is not None:
@@ -155,7 +156,10 @@ class TopicChanges:
 
     def commit(self, topic: str | None, work: Callable[[], object]) -> Deferred[None]:
         """Do ``work``, which commits a change without syncing; settles when the change is durable. ``topic`` is the
-        topic that it changes, if any. Raises what ``work`` raises; fails with KafkaStorageError.
+        topic that it changes, if any: ``work`` waits until a widening of that topic is done.
+
+        Raises what ``work`` raises; if it has waited, the Deferred fails with that error instead. A failed sync fails
+        the Deferred with KafkaStorageError.
         """
         under_way = None if topic is None else self._widening.get(topic)
         if under_way is not None:

@@ -7,8 +7,8 @@ Order, and why a crash between two steps is harmless
            partitions; they stay empty, and are used when the topic is widened again.
   delete   record committed -> removed from MetadataCache -> logs renamed. The metadata log tells a start which
            deletions may be unfinished; a later record names those that are finished.
-A deleted topic's name can be used again when all three steps are done. The steps are here; ``changes`` runs them one
-after the other without blocking the loop. Loop thread only.
+A deleted topic's name can be used again when all three steps are done. The steps are here; ``TopicChanges`` runs them
+one after the other without blocking the loop. Loop thread only.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class TopicListener(Protocol):
 
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
         """Return a function for any thread that creates some logs of partitions ``first_partition`` and above; the
-        others are created at their first use. It may raise KafkaStorageError. The topic's name is reserved until it is
-        done.
+        others are created at their first use. This method and the function may raise KafkaStorageError. The topic's
+        name is reserved until the function is done.
         """
         ...
 
@@ -91,8 +91,8 @@ class TopicListener(Protocol):
         ...
 
     def remove_logs(self, image: TopicImage) -> Callable[[], None]:
-        """Return a function for any thread that removes the logs of a deleted topic. It may raise KafkaStorageError.
-        The topic's name is reserved until it is done.
+        """Return a function for any thread that removes the logs of a deleted topic, and may raise KafkaStorageError.
+        The topic's name is reserved until the function is done.
         """
         ...
 
@@ -206,7 +206,7 @@ class TopicManager:
 
         With ``validate_only`` the topic is checked and not created (its id is zero then). Raises InvalidTopicError,
         TopicAlreadyExistsError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError,
-        PolicyViolationError. Source: CreateTopics.
+        PolicyViolationError, KafkaStorageError. Source: CreateTopics.
         """
         name = new.name
         validate_topic_name(name)
@@ -241,7 +241,8 @@ class TopicManager:
         """Return the internal topic of this name, created if it does not exist yet.
 
         The coordinator appends its first record at once. Clients get their answer when the topic is durable too
-        (``InternalTopicLog.when_committed``). Raises KafkaStorageError.
+        (``InternalTopicLog.when_committed``). Raises what ``begin_create`` raises, and InvalidRequestError for a topic
+        that is not internal.
         """
         existing = self._metadata.topics.get(name)
         if existing is not None:
@@ -271,7 +272,7 @@ class TopicManager:
     def begin_delete(self, name: str) -> TopicImage:
         """Commit the deletion and hide the topic: the first step. Its name is reserved until ``finish_delete``.
 
-        Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError. Source: DeleteTopics.
+        Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError, KafkaStorageError. Source: DeleteTopics.
         """
         if not self._config.get_bool("delete.topic.enable"):
             raise TopicDeletionDisabledError
@@ -318,10 +319,10 @@ class TopicManager:
         )
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> TopicImage:
-        """Replace a topic's own configs by these, which are validated: in force at once, durable with the metadata
-        log's next sync.
+        """Replace a topic's own configs by these, which the caller has validated. They are in force at once, and
+        durable with the metadata log's next sync.
 
-        Raises UnknownTopicOrPartitionError. Source: AlterConfigs, IncrementalAlterConfigs.
+        Raises UnknownTopicOrPartitionError, KafkaStorageError. Source: AlterConfigs, IncrementalAlterConfigs.
         """
         image = self._metadata.topics.get(name)
         if image is None:
@@ -338,7 +339,7 @@ class TopicManager:
             self._listener.topic_configs_changed(changed)
 
     def broker_defaults_changed(self) -> None:
-        """Make every log read its configs again, as a dynamic broker config that topics inherit has changed."""
+        """Make every log read its configs again, as a dynamic broker config that topics inherit may have changed."""
         for image in self._metadata.topics.values():
             self._listener.topic_configs_changed(image)
 

@@ -51,7 +51,7 @@ class QuotaChange(NamedTuple):
 
 
 def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """Build the entity made of these parts. Raises InvalidRequestError, UnsupportedVersionError."""
+    """Build the entity made of these parts. Raises InvalidRequestError."""
     given = list(parts)
     entity = tuple(sorted(given, key=lambda part: part[0]))
     types = [kind for kind, _ in entity]
@@ -78,7 +78,7 @@ def check_ip_entity(entity: Entity) -> None:
         try:
             ip_address(name)
         except ValueError:
-            raise InvalidRequestError(f"{name} is not a valid IP or resolvable host.") from None
+            raise InvalidRequestError(f"{name} is not a valid IP address.") from None
 
 
 def check_changes(entity: Entity, changes: Sequence[QuotaChange]) -> None:
@@ -108,8 +108,9 @@ class ClientQuotas:
         self._controller = controller
 
     def alter(self, entity: Entity, changes: Sequence[QuotaChange], validate_only: bool) -> None:
-        """Change quotas of one entity. A value that is in force is not written again. Raises InvalidRequestError.
-        Source: AlterClientQuotas."""
+        """Change quotas of one entity. A value that is in force is not written again.
+
+        Raises InvalidRequestError, KafkaStorageError. Source: AlterClientQuotas."""
         check_changes(entity, changes)
         if validate_only:
             return

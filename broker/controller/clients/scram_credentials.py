@@ -70,7 +70,7 @@ class ScramCredentials:
         return found
 
     def put(self, user: str, mechanism: ScramMechanism, iterations: int, salt: bytes, salted_password: bytes) -> None:
-        """Set a credential. Raises UnacceptableCredentialError."""
+        """Set a credential. Raises UnacceptableCredentialError, KafkaStorageError."""
         if not user:
             raise UnacceptableCredentialError("Username must not be empty")
         if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
@@ -81,7 +81,7 @@ class ScramCredentials:
         self._controller.commit([credential_record(user, mechanism, credential)])
 
     def delete(self, user: str, mechanism: ScramMechanism) -> None:
-        """Remove a credential. Raises ResourceNotFoundError."""
+        """Remove a credential. Raises ResourceNotFoundError, KafkaStorageError."""
         if self.get(user, mechanism) is None:
             raise ResourceNotFoundError("Attempt to delete a user credential that does not exist")
         record = RemoveUserScramCredentialRecord(name=user, mechanism=mechanism)
