@@ -68,7 +68,7 @@ class Coordinators:
 
     @property
     def groups(self) -> GroupCoordinator:
-        """The group coordinator, built by ``start``, or with the first request for groups or their offsets."""
+        """The group coordinator, built when it is first needed."""
         return self._groups.get()
 
     @property
@@ -78,8 +78,7 @@ class Coordinators:
 
     @property
     def share(self) -> ShareCoordinator:
-        """The share coordinator, which stores the states of share partitions; built by ``start``, or with the first
-        share group."""
+        """The share coordinator, which stores the states of share partitions; built when it is first needed."""
         return self._share.get()
 
     @property
@@ -100,12 +99,12 @@ class Coordinators:
 
     @property
     def share_groups(self) -> ShareGroups:
-        """Share partitions that this broker leads and serves, built with the first share fetch or member."""
+        """Share partitions that this broker leads and serves. Built when they are first needed."""
         return self._share_groups.get()
 
     @property
     def transactions(self) -> TransactionCoordinator:
-        """The transaction coordinator, built by ``start``, or with the first request that names a transactional id."""
+        """The transaction coordinator, built when it is first needed."""
         return self._transactions.get()
 
     @property
@@ -274,7 +273,7 @@ class Coordinators:
 
     def take_roles(self, topic: str) -> None:
         """Load the partitions of an internal topic that this broker leads now, and unload those that it lost. Called
-        when their leaders have changed.
+        when the topic is new or has changed.
         """
         if topic == GROUP_METADATA_TOPIC:
             for shard in self.groups.runtime.resign_lost():

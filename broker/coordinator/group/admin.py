@@ -40,7 +40,7 @@ def describe_classic_group(group: ClassicGroup) -> DescribedGroup:
 
 
 def dead_group(group_id: str) -> DescribedGroup:
-    """Build the description of a group that does not exist."""
+    """Build the description of a group that does not exist or is not classic."""
     return DescribedGroup(group_id=group_id, group_state="Dead")
 
 

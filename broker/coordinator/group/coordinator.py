@@ -240,7 +240,8 @@ class GroupCoordinator:
         return described
 
     def list_groups(self, states: Iterable[str], types: Iterable[str]) -> Steps[list[ListedGroup]]:
-        """Answer ListGroups v0-5. Raises CoordinatorLoadInProgressError."""
+        """Answer ListGroups v0-5. Raises CoordinatorLoadInProgressError, and NotCoordinatorError if the groups' records
+        are not committed."""
         listed: list[ListedGroup] = []
         for shard in list(self.runtime.loaded_shards()):
             groups = list(shard.groups.values())

@@ -5,7 +5,8 @@
     assigned_at_ms    when ``target`` was computed, in ms of the wall clock; 0 if unknown
     target            member -> its target assignment
 
-Only ``replay`` changes these. Loop thread only. Source: KIP-848, KIP-932, KIP-1071 (Kafka calls them modern groups).
+Only ``replay`` changes these values. Loop thread only. As in Kafka, ``ModernGroup`` is the base of consumer and share
+groups alone. Source: KIP-848, KIP-932, KIP-1071.
 """
 
 from __future__ import annotations

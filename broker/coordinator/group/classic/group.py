@@ -8,10 +8,10 @@ Each state, and the states from which the group may enter it:
     Stable               <- CompletingRebalance
     Dead                 <- all
 
-This module has the group's values and keeps them consistent; ``rebalance``, ``sync`` and ``migration`` change the
-state. Only the fields of ``GroupMetadataValue`` are in the log. They are written when the group is created or becomes
-empty, with the leader's assignment, and when a static member gets a new id. Waiting requests are only in memory; their
-clients retry after the end of the process.
+This module has the group's values and keeps them consistent; ``rebalance`` and ``sync`` change the state. Only the
+fields of ``GroupMetadataValue`` are in the log. They are written when the group is created or becomes empty, with the
+leader's assignment, and when a static member gets a new id. Waiting requests are only in memory; their clients retry
+after the end of the process.
 
 Source: JoinGroup v0-9, KIP-345 (static members), KIP-394 (member id required), KIP-559 (protocol name and type).
 """
@@ -374,7 +374,7 @@ class ClassicGroup:
             raise NonEmptyGroupError
 
     def validate_offset_delete(self) -> None:
-        """Raise NonEmptyGroupError for a group with members whose subscriptions are not known. OffsetDelete v0."""
+        """Raise NonEmptyGroupError if the group has members and is not of protocol type "consumer". OffsetDelete v0."""
         if self.state is not EMPTY and self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise NonEmptyGroupError
 

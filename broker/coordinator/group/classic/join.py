@@ -237,7 +237,8 @@ class ClassicJoin:
     def _apply_and_wait(
         self, request: JoinGroupRequest, group: ClassicGroup, member: ClassicMember
     ) -> Deferred[JoinGroupResponse]:
-        """Set the member's protocols and timeouts to those of the request. Returns the response, for which it waits."""
+        """Set the member's protocols and timeouts to those of the request. Returns the response that the member waits
+        for."""
         replaced, awaiting = member.awaiting_join, Deferred[JoinGroupResponse]()
         group.update_member(
             member,

@@ -1,7 +1,7 @@
 """Classic members of a KIP-848 consumer group: their JoinGroup, SyncGroup, Heartbeat and LeaveGroup requests.
 
-To the client of such a member the group looks like a classic group with another leader. The generation is the member's
-epoch, and the assignment is the member's current assignment after reconciliation.
+To the client of such a member the group looks like a classic group whose leader is another member. The generation is
+the member's epoch, and the assignment is the member's current assignment after reconciliation.
 
     JoinGroup    has the member's subscription and owned partitions (ConsumerProtocolSubscription), as a
                  ConsumerGroupHeartbeat has

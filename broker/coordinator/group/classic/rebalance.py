@@ -9,7 +9,7 @@
 ``join`` and ``sync`` decide about requests; this module has the transitions of state that both use, and those that a
 timer causes. The timers, by key: ("heartbeat", group, member) the session; ("join", group) the end of
 PreparingRebalance; ("sync", group) members that joined but never sent SyncGroup. A member keeps the Deferred of its
-waiting request, which is completed exactly once: with the outcome, or with an error after which the client rejoins.
+waiting request, which is completed exactly once: with the outcome, or with an error.
 
 A record of the group is written only for a new group, the leader's assignment, an empty generation and a static
 member's new id. While serving, such a record is not replayed (``CoordinatorResult.replay``): the group is changed
@@ -120,7 +120,7 @@ class ClassicRebalance:
     # -- sessions -----------------------------------------------------------------------------------------------
 
     def schedule_session(self, group: ClassicGroup, member: ClassicMember) -> None:
-        """Restart the member's session timer, after one of its requests."""
+        """Restart the member's session timer."""
         self.schedule_expiration(group, member.member_id, member.session_timeout_ms)
 
     def schedule_expiration(self, group: ClassicGroup, member_id: str, timeout_ms: int) -> None:
@@ -145,7 +145,8 @@ class ClassicRebalance:
         return self.remove_member(group, member, f"session of {member_id} timed out")
 
     def watch(self, group: ClassicGroup, member: ClassicMember, awaiting: Deferred[Any]) -> None:
-        """Restart the member's session timer if the connection of its waiting request closes, so that it may rejoin."""
+        """Restart the member's session timer if the connection of its waiting request closes. The member may rejoin
+        until the timer fires."""
 
         def on_abandon() -> None:
             if group.members.get(member.member_id) is member:

@@ -1,7 +1,7 @@
 """SyncGroup, Heartbeat and LeaveGroup to a classic group.
 
 SyncGroup: the leader's request has the assignment, which is appended to the log before any member gets it; the other
-members' requests wait for this append. In a stable group a repeated request is answered at once. LeaveGroup v3+ has a
+members' requests wait for this append. In a stable group every SyncGroup is answered at once. LeaveGroup v3+ has a
 list of members, each answered with its own error; an admin client names static members by instance id only.
 
 Source: SyncGroup v0-5, Heartbeat v0-4, LeaveGroup v0-5; KIP-345, KIP-559.

@@ -42,7 +42,7 @@ class ConsumerClocks:
         self._expire = expire
 
     def restart_session(self, group_id: str, member_id: str, subscription: Subscription) -> None:
-        """Restart the member's session timer, after one of its requests."""
+        """Restart the member's session timer."""
         classic = subscription.classic
         timeout_ms = self._session_timeout_ms(group_id) if classic is None else classic.session_timeout_ms
         self._timer.schedule(
@@ -52,7 +52,8 @@ class ConsumerClocks:
     def watch_revocation(
         self, group_id: str, member_id: str, subscription: Subscription, current: CurrentAssignment
     ) -> None:
-        """Start the revocation timer, unless it runs, if the member must revoke partitions; stop it if not."""
+        """Start the revocation timer of a member that must revoke partitions, unless the timer runs already. Stop the
+        timer of any other member, and of a classic member."""
         key = ("revoke", group_id, member_id)
         if current.state is not MemberState.UNREVOKED_PARTITIONS or subscription.classic is not None:
             self._timer.cancel(key)

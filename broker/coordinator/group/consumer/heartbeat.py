@@ -292,7 +292,8 @@ class ConsumerHeartbeats:
 
 
 def new_group(group_id: str, records: list[CoordinatorRecord]) -> ConsumerGroup:
-    """Build a group without members. Its epoch and its target's are 1, because a member that joins sends epoch 0."""
+    """Build a group without members. Its epoch and its target's are 1: a member that got epoch 0 would join again with
+    its next heartbeat."""
     group = ConsumerGroup(group_id)
     group.epoch = group.assignment_epoch = FIRST_EPOCH
     records += [epoch_record(group_id, FIRST_EPOCH, 0), target_epoch_record(group_id, FIRST_EPOCH, 0)]
@@ -341,8 +342,8 @@ def check_join(request: ConsumerGroupHeartbeatRequest) -> None:
 
 
 def check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Check the epoch of a heartbeat that is not the member's current one. The previous epoch is accepted, as the
-    response with the new one may be lost, if the member reports only partitions that are assigned to it. Raises
+    """Check a heartbeat whose epoch is not the member's current one. The previous epoch is accepted, as the response
+    with the new one may be lost, if the member reports only partitions that are assigned to it. Raises
     FencedMemberEpochError.
     """
     if request.member_epoch == current.previous_epoch and is_subset(owned_of(request), current.assigned):
