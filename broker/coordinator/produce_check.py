@@ -45,8 +45,9 @@ def check_transactional_batch(
     """Check that the partition is in the transaction of this batch's producer; in transactions v2, add the partition.
     The Deferred completes when the record that adds the partition is committed.
 
-    Raises InvalidTxnStateError, TransactionAbortableError, InvalidProducerEpochError, InvalidProducerIdMappingError,
-    ConcurrentTransactionsError, or NotEnoughReplicasError if the client should try again.
+    Raises InvalidRequestError for an empty id, InvalidTxnStateError, TransactionAbortableError,
+    InvalidProducerEpochError, InvalidProducerIdMappingError, ConcurrentTransactionsError, NotLeaderOrFollowerError, or
+    NotEnoughReplicasError if the client should try again.
     """
     batch = RecordBatch(records)
     if not batch.is_transactional:

@@ -7,7 +7,7 @@
 
 A transactional commit is a record of a transactional batch; it becomes visible when the marker of its producer is
 replayed. If a partition has a plain and a transactional commit, the commit whose *record* is later is valid,
-whatever the offset of the marker: compaction may have removed the earlier record.
+whatever the offset of the marker. So a load gives the same offset after compaction has removed the earlier record.
 
 Only the ``replay`` methods change the offsets. Source: OffsetCommit v0-10, OffsetFetch v0-10, OffsetDelete v0; KIP-98,
 KIP-211.

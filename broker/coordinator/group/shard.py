@@ -284,9 +284,9 @@ class GroupShard:
         return CoordinatorResult(None, [*self.offsets.tombstones(group_id), *tombstones_of(group)])
 
     def topic_deleted(self, topic: str, topic_id: bytes, end_offset: int) -> Parts:
-        """Remove the offsets of a deleted topic, except those committed at ``end_offset`` or later, and remove the
-        topic from the share groups' lists of states. The same is done for its virtual topics, whose names only the
-        groups know: so the groups' lists say which of their states are deleted.
+        """Remove the offsets of a deleted topic, except those whose records are at ``end_offset`` or later, and remove
+        the topic from the share groups' lists of states. The same is done for its virtual topics. Their states are
+        deleted by ``on_states_unlisted``, because the share coordinator knows only the id of the topic itself.
         """
         for tombstones in self.commits.tombstones_of_topic(topic, end_offset):
             yield CoordinatorResult(None, tombstones)

@@ -78,7 +78,7 @@ class Decision:
 
     The caller creates the states of those partitions in the group's ``epoch``, runs the assignor, and calls
     ``heartbeat`` again. It appends the result once it has created all states that the decision names, and no input is
-    left. A decision names states until its result is replayed."""
+    left. Until a result is replayed, each further decision names the created states again."""
 
     result: HeartbeatResult
     epoch: int = 0

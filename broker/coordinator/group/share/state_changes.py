@@ -43,7 +43,7 @@ class StateChanges:
         """Number of changes that have begun, in all groups."""
 
     def run_alone(self, group_id: str, steps: Steps[T]) -> Steps[T]:
-        """Do ``steps`` while no other request changes states of this group."""
+        """Do ``steps`` while no other ``run_alone`` of this group is under way."""
         yield from self.end_of(group_id)
         over = self._under_way[group_id] = Deferred()
         self.count += 1
@@ -54,13 +54,13 @@ class StateChanges:
             over.complete(None)
 
     def end_of(self, group_id: str) -> Steps[None]:
-        """Wait until no request is changing states of the group."""
+        """Wait until no ``run_alone`` of the group is under way."""
         while (other := self._under_way.get(group_id)) is not None:
             yield other
 
     def group(self, group_id: str) -> ShareGroup:
-        """Return the share group with this id. Raises InvalidGroupIdError, GroupIdNotFoundError,
-        CoordinatorLoadInProgressError.
+        """Return the share group with this id. Raises InvalidGroupIdError, GroupIdNotFoundError, and what the runtime's
+        ``shard_for`` raises.
         """
         if not group_id:
             raise InvalidGroupIdError
@@ -86,8 +86,8 @@ class StateChanges:
     def delete_states(self, group: ShareGroup, topics: DeletingTopics) -> Steps[None]:
         """Delete the group's states for these topics, and wait until that is committed.
 
-        The group's record, which lists the topics as being deleted, is committed first: otherwise a power loss could
-        restore the group without its states. Raises KafkaError.
+        The group's record, which lists the topics as being deleted, is committed first: otherwise, after a power loss,
+        the group could list states that are deleted already. Raises KafkaError.
         """
         keys = [key for topic_id in topics for key in self._keys_of(group, topic_id)]
         left = {topic_id: known for topic_id, known in group.initialized.items() if topic_id not in topics}

@@ -4,10 +4,10 @@
                    and member
     standby tasks  1. to a member that had it, active or standby   2. to the least loaded process without the task
 
-In the first steps no member gets more than its share: the number of tasks divided by the number of members, rounded up.
-When a member has its share, the share of the others is computed again. The load of a process is its number of tasks
-divided by its number of members. A process has each task once at most, so with few processes there are fewer standby
-tasks than configured.
+In all but the last step no member gets more than its share: the number of tasks (for standby tasks, of all tasks)
+divided by the number of members, rounded up. When a member has its share, the share of the others is computed again.
+The load of a process is its number of tasks divided by its number of members. A process has each task once at most, so
+with few processes there are fewer standby tasks than configured.
 
 Pure function; the same input gives the same assignment. Source: KIP-1071 (StickyTaskAssignor).
 """
@@ -56,7 +56,8 @@ def assign_sticky(
 class _Share:
     """Largest number of tasks for one member: tasks divided by members, rounded up.
 
-    A member that reaches this number leaves the division with its tasks; then it is computed again for the others.
+    A member that reaches this number leaves the division with its tasks; then the number is computed again for the
+    others.
     """
 
     def __init__(self, tasks: int, members: int) -> None:

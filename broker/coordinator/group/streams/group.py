@@ -143,9 +143,9 @@ class StreamsMember:
 class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
     """One group; loop thread only.
 
-    ``validated_epoch`` is the epoch of the topology that the existing topics satisfied, -1 if none did.
-    ``endpoint_epoch`` rises when tasks of a member with an endpoint move. ``shutdown_member`` requested the shutdown of
-    the application.
+    ``validated_epoch`` is the epoch of the topology if the existing topics satisfied it when they were last compared,
+    else -1. ``endpoint_epoch`` rises when a member with an endpoint joins or its tasks change. ``shutdown_member``
+    requested the shutdown of the application.
     """
 
     group_type = "Streams"
@@ -191,7 +191,7 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
     def validate_offset_commit(self, committer: Committer) -> None:
         """Check that the committer is a member with its current epoch; without members, an admin client may commit.
 
-        A member that does not know its newest epoch yet may commit for tasks that it was assigned before that.
+        A member that does not know its newest epoch yet may commit for tasks that it had in the epoch that it sends.
         Raises UnknownMemberIdError, UnsupportedVersionError, StaleMemberEpochError.
         """
         member = committing_member(committer, self.members)

@@ -307,7 +307,8 @@ class StreamsHeartbeats:
         configured: ConfiguredTopology,
         records: list[CoordinatorRecord],
     ) -> dict[str, TaskSet]:
-        """Compute the targets of all members, which are empty while topics are missing, and add their records."""
+        """Compute the targets of all members, and add their records. The targets are empty while the topology is not
+        ready."""
         replicas = self._config(group.group_id).num_standby_replicas
         target = dict.fromkeys(processes, NO_TASKS)
         if configured.is_ready and configured.subtopologies is not None:

@@ -1,7 +1,8 @@
 """Streams groups, as handlers call them: members, descriptions, and the creation of internal topics (KIP-1071).
 
 Repartition and changelog topics are created after the heartbeat that lacked them; no heartbeat waits for them. If a
-topic cannot be created, the response says so, and the next heartbeat tries again. Loop thread only.
+creation is refused at once, the response says so; a later failure is only logged. The next heartbeat tries again.
+Loop thread only.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 An active task is free when no other member has it active, and no other member of the same process has it in any role. A
 standby or warm-up task is free when no other member of the same process has it: a process has one state directory for
-a task. Pure functions. Source: KIP-1071.
+a task. A member that does not report its tasks still owns all of them. Pure functions. Source: KIP-1071.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The topology of a Kafka Streams application, and the topics that it needs.
 
 A topology is a list of subtopologies. Each reads topics (sources of the application, and repartition topics that
-another subtopology writes) and has state stores, each with a changelog topic. A task reads partition p of all topics of
-its subtopology.
+another subtopology writes) and may have state stores, each with a changelog topic. Task p of a subtopology reads
+partition p of all these topics.
 
     repartition topics   have the number of partitions that the topology gives; else the largest number among the topics
                          that the writing subtopology reads. Copartitioned topics all have the same number
@@ -141,7 +141,7 @@ class ConfiguredTopology:
 
 
 class ConfigurationError(Exception):
-    """Existing topics are missing, or have partition counts that the topology does not allow."""
+    """Source topics are missing, or existing topics have partition counts that the topology does not allow."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.detail)
