@@ -41,10 +41,10 @@ logger = logging.getLogger(__name__)
 
 
 class Entrance:
-    """Entrance of all listeners; ``on_left`` is called when a connection has ended."""
+    """Entrance of all listeners; ``on_left`` is called when a connection has ended, or a TLS handshake has failed."""
 
     def __init__(self, broker: Broker, shell: Shell, on_left: Callable[[], None]) -> None:
-        """Raises ConfigError for a keystore that cannot be used."""
+        """Raises ConfigError for security settings or store files that cannot be used."""
         self._broker = broker
         self._config: BrokerConfig = broker.config
         self._shell = shell
@@ -141,7 +141,7 @@ class Entrance:
         self._on_left()
 
     def close(self) -> None:
-        """End handshakes, and the threads of TLS and SASL."""
+        """Close held connections, and end handshakes and the threads of TLS and SASL."""
         for client in list(self._held):
             self._end_held(client)
         if self._tls is not None:

@@ -123,7 +123,8 @@ class FindAnswer:
 def plan(broker: Broker, request: FindRequest) -> FindAnswer:
     """Check that a topic has the index that a search needs, and collect its logs, which must be open. Loop thread.
 
-    Raises UnknownTopicOrPartitionError, NotIndexedError, KafkaStorageError.
+    Raises UnknownTopicOrPartitionError, NotIndexedError, KafkaStorageError, and NotLeaderOrFollowerError if this broker
+    has no replica of a partition.
     """
     image = broker.metadata.topics.get(request.topic)
     if image is None:

@@ -7,9 +7,9 @@
 The thread uses a log's files only within the context ``log.files``: a deletion waits until the step is over, and no
 step creates a directory or a file of a log that was deleted.
 
-This module is not imported before a topic has an index. Producers do not wake the thread: it sees by the high watermark
-that there is something to do. Without compiled modules a step is small, and the thread rests three times as long as it
-worked, because plain Python holds the interpreter that answers producers.
+A broker without indices imports this module late: for a search, a virtual topic or the console. Producers do not wake
+the thread: it sees by the high watermark that there is something to do. Without compiled modules a step is small, and
+the thread rests three times as long as it worked, because plain Python holds the interpreter that answers producers.
 
 ``wait_until_indexed`` is for searches that must not miss records which were acknowledged before they began.
 """

@@ -235,7 +235,7 @@ class FilteredLog:
         self._broker.purgatory.touch(self._partition)
 
     def close(self) -> None:
-        """Release the files of results that were not returned to clients."""
+        """Drop all results, and release their files."""
         self._is_closed = True
         while self._results:
             self._drop(self._results.popitem()[1])
@@ -285,8 +285,8 @@ class VirtualPartition(Partition):
 
     @property
     def config(self) -> LogConfig:
-        """The real partition's configuration. Any thread, once the log is open: conversions for old clients ask for it
-        in theirs. Raises KafkaStorageError."""
+        """The real partition's configuration. Any thread, once the log is open: threads that convert records for old
+        clients read the configuration. Raises KafkaStorageError."""
         return self.real.config
 
     def read(
@@ -309,7 +309,7 @@ class VirtualPartition(Partition):
 
     @property
     def proof(self) -> None:
-        """None: reads run in workers, which prove unproven index entries themselves."""
+        """None: reads run in workers, which prove transaction indices themselves."""
         return None
 
     def append_records(self, *_: object, **__: object) -> LogAppendInfo:
@@ -331,7 +331,7 @@ class VirtualPartition(Partition):
         return self._filtered.held_bytes
 
     def close(self) -> None:
-        """Release the files of results that were not returned to clients."""
+        """Drop all results, and release their files."""
         self._filtered.close()
 
 
@@ -349,7 +349,8 @@ class VirtualPartitions:
         self._held_bytes = 0
 
     def partition(self, image: TopicImage, index: int) -> Partition:
-        """Return the partition of a virtual topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+        """Return the partition of a virtual topic. Raises UnknownTopicOrPartitionError, InvalidTopicError, and
+        NotLeaderOrFollowerError if this broker has no replica of the real partition."""
         assert image.source is not None
         real = self._broker.replica_manager.partition(image.source, index)
         found = self._partitions.get((image.topic_id, index))
@@ -367,8 +368,8 @@ class VirtualPartitions:
         return partition
 
     def _note_growth(self, key: tuple[bytes, int], growth: int) -> None:
-        """Count the bytes that a partition remembers in addition, and count that as a use: if it gave way itself, its
-        consumer would wait for the same offsets again and again."""
+        """Count the bytes that a partition remembers in addition, and count that as a use: if this partition were
+        dropped, its consumer would wait for the same offsets again and again."""
         self._held_bytes += growth
         self._partitions.move_to_end(key)
         self._limit()

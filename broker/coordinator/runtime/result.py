@@ -1,9 +1,9 @@
 """Results of a coordinator's state machine: records to append, the response, and a callback after the append.
 
 A state machine returns a result; the runtime appends its records. Durable state (what the log holds) changes only in
-``replay(record)``, which is called after the append, and for each record when a partition is loaded. Classic groups are
-the exception (``CoordinatorResult.replay``). Soft state (waiting requests, deadlines) is not in the log. If a change of
-it depends on the append, ``on_append`` makes the change.
+``replay`` and ``replay_end_transaction``. The runtime calls them after each append, and for each record when it loads a
+partition. Classic groups are the exception (``CoordinatorResult.replay``). Soft state (waiting requests, deadlines) is
+not in the log. If a change of it depends on the append, ``on_append`` makes the change.
 
 Source: the shape of Kafka's CoordinatorResult and CoordinatorRecord (KIP-848).
 """

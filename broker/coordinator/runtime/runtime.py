@@ -12,11 +12,12 @@ turn of the loop; until it is complete, requests are answered COORDINATOR_LOAD_I
 partition (``FIRST_TURN_CHUNKS``) is loaded in the turn of its first request, so that clients do not notice a quick
 restart.
 
-The topic is created with its first record; reads do not need it. Records are replayed when they are appended. No client
-sees their effect before the high watermark has passed them, neither in the response to a change nor in a read. With one
-replica the high watermark passes them at once, or if ``flush.messages`` is set, after the sync. If an append fails,
-nothing is replayed, so the state always agrees with the log. Classic groups are the exception: they
-change their state themselves, and their records are replayed only when a partition is loaded.
+A lone node creates the topic with its first record, and reads do not need it. In a cluster the topic exists before a
+broker leads its partitions. Records are replayed when they are appended. No client sees their effect before the high
+watermark has passed them, neither in the response to a change nor in a read. With one replica the high watermark passes
+them at once, or if ``flush.messages`` is set, after the sync. If an append fails, nothing is replayed, so the state
+always agrees with the log. Classic groups are the exception: they change their state themselves, and their records are
+replayed only when a partition is loaded.
 
 After an unexpected error (MemoryError, a defect) between an append and the end of its effects, the state may not agree
 with the log. Then the shard is given up: requests that wait for it, and those that come before the next load, are
@@ -244,9 +245,9 @@ class CoordinatorRuntime(Generic[S]):
         watermark has passed all records of the partition.
 
         ``decided_by`` is the shard of a result that was not decided in this turn; no other shard executes it. Raises
-        NotCoordinatorError if the partition has no shard, or another one. If the append fails, raises its KafkaError,
-        or what ``on_append`` raises for it. The Deferred fails with NotCoordinatorError if the records are not
-        committed.
+        NotCoordinatorError if the partition has no shard, or another one, unless the result has neither records nor
+        ``on_append``. If the append fails, raises its KafkaError, or what ``on_append`` raises for it. The Deferred
+        fails with NotCoordinatorError if the records are not committed.
         """
         return self.execute_in(self.partition_for(key), result, decided_by)
 
@@ -267,7 +268,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def execute_waiting(self, key: str, result: CoordinatorResult[Deferred[T]]) -> Deferred[T]:
         """Do what ``execute`` does, for a response that other requests complete later. The returned Deferred gets the
-        response once all records that were appended by then are committed.
+        response once all records that were appended before its completion are committed.
         """
         partition = self.partition_for(key)
         if result.records or result.on_append is not None:
@@ -302,8 +303,8 @@ class CoordinatorRuntime(Generic[S]):
         return self._answer_committed(partition, answer) if is_readable else deferred_value(answer)
 
     def when_open(self, key: str) -> Deferred[None] | None:
-        """Begin to open the log of a key's partition. Returns None if the log is open: then the next ``shard_for``
-        loads a small partition at once.
+        """Begin to open the log of a key's partition. Returns None if there is nothing to wait for. Once the log is
+        open, the next ``shard_for`` loads a small partition at once.
         """
         partition = self.partition_for(key)
         return None if self._is_loaded_or_failed(partition) else self._opening_of(partition)
@@ -620,7 +621,7 @@ class CoordinatorRuntime(Generic[S]):
         self._reported[partition] = str(error)
         self._loading.pop(partition, None)
         self._failed[partition] = error
-        # The disk may be full, and be repaired. A replica whose log could not be opened leads some time after that.
+        # A full disk may get space again. A replica whose log could not be opened leads once a later try has opened it.
         if isinstance(error, KafkaStorageError | NotLeaderOrFollowerError):
             self._try_again_later(partition, RETRY_MS)
         elif isinstance(error, UnknownServerError):  # not the log's fault: no thread could be started, or no memory

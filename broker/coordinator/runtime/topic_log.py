@@ -1,8 +1,8 @@
 """An internal topic such as ``__consumer_offsets``, as coordinators use it: they append to the partitions that this
 broker leads, and read them.
 
-The topic is created by the first append. Reads return records up to the log end, not only to the high watermark,
-because a coordinator's state includes its uncommitted records. Loop thread only.
+On a lone node the first append creates the topic. Reads return records up to the log end, not only to the high
+watermark, because a coordinator's state includes its uncommitted records. Loop thread only.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def batch_fields(span: Span) -> dict[str, int]:
 
 def stored_state(state: RecordState) -> RecordState:
     """Return the state in which records are sent. Acquired ones are sent as available: a new leader does not know their
-    locks. Changes by this broker's share partitions have none (``Change.batches``)."""
+    locks. Changes by this broker's share partitions have no acquired records (``Change.batches``)."""
     return RecordState.AVAILABLE if state is RecordState.ACQUIRED else state
 
 

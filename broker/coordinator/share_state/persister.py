@@ -7,9 +7,9 @@ A share partition is one partition of a topic, as one share group reads it. Its 
 their order; of changes that wait, consecutive ones with the same epochs are merged into one call. If a coordinator has
 moved, is loading or does not answer, the call is repeated to the broker that is the coordinator by then, until the
 call's deadline. If a change is refused, the changes that wait after it are refused too, because they depend on it. If
-the heartbeats of several members ask for the same new state, it is created once: a second creation would undo changes
-made since the first. Callbacks may add calls, so they run only when the queues are consistent. Sans-io; loop thread
-only.
+the heartbeats of several members ask for the same new state, one call creates it. If that call succeeds, the same calls
+that wait directly after it are answered without being sent. Callbacks may add calls, so they run only when the queues
+are consistent. Sans-io; loop thread only.
 
 A *state batch* is a range of offsets with its delivery state, as in Kafka's messages (here a ``Span``). A
 :class:`CallBatch` is a batch of calls: those of one request.

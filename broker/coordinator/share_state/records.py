@@ -34,7 +34,8 @@ class ShareStateSerde:
 
     @staticmethod
     def decode(key: Any, value: Any) -> CoordinatorRecord | None:
-        """Decode a record; None for a type that is not declared here. Raises InvalidRequestError."""
+        """Decode a record; None for a type that is not declared here. Raises InvalidRequestError,
+        UnsupportedVersionError."""
         types = _STATE_TYPES.get(int.from_bytes(key[:2], "big", signed=True))
         if types is None:
             return None

@@ -93,7 +93,8 @@ class StateUpdate(NamedTuple):
 
 
 class _StoredState:
-    """A state, the offset of its snapshot, the number of updates since, and the time of its last change."""
+    """A state, the offset of its snapshot, the number of updates since, and the time at which its last record was
+    replayed."""
 
     __slots__ = ("changed_ms", "snapshot_offset", "state", "updates")
 

@@ -36,6 +36,6 @@ class ShareStates(Protocol):
         ...
 
     def summaries(self, keys: Sequence[StateKey]) -> Steps[dict[StateKey, ShareState | None]]:
-        """Return committed states, None for a state that does not exist. Their batches must not be used: other brokers
-        do not send them."""
+        """Return committed states. For a state that does not exist, returns None, or ``calls.NO_STATE`` if its
+        coordinator is another broker. The states' batches must not be used: other brokers do not send them."""
         ...

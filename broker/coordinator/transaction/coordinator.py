@@ -5,9 +5,9 @@
 Each step waits until the one before is committed. Otherwise a power loss could leave a marker without its prepare
 record, or a complete record without a marker: a transaction that never ends. If nothing has to wait, all steps for a
 transaction of up to MARKERS_PER_TURN partitions are done in one turn of the loop. So clients seldom get
-CONCURRENT_TRANSACTIONS. A marker that cannot be written now (the directory is full) is tried again. No marker is needed
-if the topic was deleted, or the partition has a newer producer epoch or coordinator epoch. After a crash between two
-steps the loaded shard has the prepare record, and all markers are written again: a second marker changes nothing.
+CONCURRENT_TRANSACTIONS. A marker that cannot be written now, such as on a full disk, is tried again. No marker is
+needed if the topic was deleted, or the partition has a newer producer epoch or coordinator epoch. After a crash between
+two steps the loaded shard has the prepare record, and all markers are written again: a second marker changes nothing.
 
 Loop thread only. Source: KIP-98, KIP-890; WriteTxnMarkers v0-2.
 """
@@ -75,7 +75,10 @@ class MarkerWriter(Protocol):
 
 
 class TransactionCoordinator:
-    """Transactional ids in those partitions of ``__transaction_state`` that this broker leads."""
+    """Transactional ids in those partitions of ``__transaction_state`` that this broker leads.
+
+    Methods that answer requests also raise what ``CoordinatorRuntime.shard_for`` and ``execute`` raise.
+    """
 
     def __init__(
         self, runtime: CoordinatorRuntime[TransactionShard], *, markers: MarkerWriter, config: TransactionConfig
@@ -90,8 +93,8 @@ class TransactionCoordinator:
         """Answer InitProducerId v0-6 with a transactional id. If a transaction is open, it is aborted, and the
         client must retry.
 
-        Raises InvalidRequestError, InvalidTransactionTimeoutError, ConcurrentTransactionsError, ProducerFencedError,
-        UnsupportedVersionError (two-phase commit is not supported).
+        Raises InvalidRequestError, InvalidTransactionTimeoutError, ConcurrentTransactionsError, UnsupportedVersionError
+        (two-phase commit is not supported), and what ``TransactionShard.init_producer_id`` raises.
         """
         shard = self._shard(request.transactional_id)
         if not 0 < request.transaction_timeout_ms <= self._config.transaction_max_timeout_ms:

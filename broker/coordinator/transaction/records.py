@@ -27,7 +27,7 @@ class TransactionRecordSerde:
 
     @staticmethod
     def decode(key: Any, value: Any) -> CoordinatorRecord | None:
-        """Decode a record; None for an unknown type of key. Raises InvalidRequestError."""
+        """Decode a record; None for an unknown type of key. Raises InvalidRequestError, UnsupportedVersionError."""
         if bytes(key[:2]) != _KEY_PREFIX:
             return None
         decoded = None if value is None else TransactionLogValue.decode_prefixed(memoryview(value))

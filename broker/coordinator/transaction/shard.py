@@ -75,6 +75,7 @@ class TransactionShard:
         next_producer_id: Callable[[], int],
         finish: Callable[[Transaction], None],
     ) -> None:
+        """``next_producer_id()`` returns a new producer id. ``finish`` ends a prepared transaction."""
         self.timer = timer
         self.transactions: dict[str, Transaction] = {}
         self._time = time
@@ -96,7 +97,7 @@ class TransactionShard:
     def init_producer_id(self, request: InitProducerIdRequest) -> CoordinatorResult[InitProducerIdResponse]:
         """Assign the producer's id and epoch. If a transaction is open, it is aborted, nothing is assigned, and the
         response has the error CONCURRENT_TRANSACTIONS. Raises ConcurrentTransactionsError while markers are being
-        written, ProducerFencedError.
+        written, ProducerFencedError, and what ``next_producer_id`` raises.
         """
         transactional_id = request.transactional_id or ""
         transaction = self.transactions.get(transactional_id)
@@ -198,7 +199,8 @@ class TransactionShard:
         """Decide EndTxn v0-5. The response has the producer id and epoch of the producer's next transaction: in
         transactions v2 the epoch, or the producer id, is a new one.
 
-        Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError.
+        Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError,
+        and what ``next_producer_id`` raises.
         """
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
