@@ -25,7 +25,8 @@ Request = AlterShareGroupOffsetsRequest
 def handle(
     broker: Broker, context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> Steps[AlterShareGroupOffsetsResponse]:
-    """Set each partition's start offset. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
+    """Set each partition's start offset; a group that does not exist is created. Raises UnsupportedVersionError while
+    share groups are disabled, and what ``ShareMembers.alter_offsets`` raises."""
     check_enabled(broker)
     change = coordinators_of(broker).share_members.alter_offsets(request)
     event = "share offsets changed"

@@ -50,9 +50,9 @@ def check_and_change(
     work: Callable[[], None],
     notes: Notes | None,
 ) -> Steps[Deferred[None]]:
-    """Begin a change as ``begin_change`` does, once ``check`` of the TLS stores that it sets has passed in a thread.
-    ``check`` is None if it sets none. The stores are read again after a change, even if its keys have the same values.
-    Raises what ``check`` and ``begin_change`` raise.
+    """Begin a change as ``begin_change`` does, after ``check`` has passed in a thread. ``check`` tests the TLS stores
+    that the change sets; it is None for a change that sets none. The stores are read again after a change, even if its
+    keys have the same values. Raises what ``check`` and ``begin_change`` raise.
     """
     if check is not None:
         yield from wait_for(run_in_thread(broker.loop, broker.executor, check))

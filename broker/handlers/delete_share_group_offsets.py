@@ -25,7 +25,8 @@ Request = DeleteShareGroupOffsetsRequest
 def handle(
     broker: Broker, context: RequestContext, request: DeleteShareGroupOffsetsRequest
 ) -> Steps[DeleteShareGroupOffsetsResponse]:
-    """Delete the offsets of each topic. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
+    """Delete the offsets of each topic. Raises UnsupportedVersionError while share groups are disabled, and what
+    ``ShareMembers.delete_offsets`` raises."""
     check_enabled(broker)
     change = coordinators_of(broker).share_members.delete_offsets(request)
     event = "share offsets deleted"

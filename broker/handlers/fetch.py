@@ -97,7 +97,7 @@ class ReadParams:
         """The authorizer's check of each partition; None without an authorizer."""
         self.find_nearer = find_nearer
         """Function that returns the id of the replica that the client should read from, -1 for this broker's replica.
-        None if the client is to read from leaders."""
+        None if the client is not sent to other replicas."""
 
 
 class ReadResult:

@@ -30,7 +30,8 @@ _NO_NODE = -1
 
 
 def handle(broker: Broker, context: RequestContext, request: FindCoordinatorRequest) -> Steps[FindCoordinatorResponse]:
-    """Answer each key. Raises InvalidRequestError for a key type that the version does not have."""
+    """Answer each key; from v4 on each has its own error. Raises InvalidRequestError for a key type that the version
+    does not have, and CoordinatorNotAvailableError for the one key of v0-3."""
     last_type = SHARE if context.api_version >= _FIRST_SHARE_VERSION else TRANSACTION
     if not GROUP <= request.key_type <= last_type:
         raise InvalidRequestError(f"unknown coordinator key type {request.key_type}")

@@ -16,7 +16,8 @@ Request = ListGroupsRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> Steps[ListGroupsResponse]:
-    """List the groups. Raises CoordinatorLoadInProgressError while some of them load."""
+    """List the groups. Raises CoordinatorLoadInProgressError while some of them load, and NotCoordinatorError if
+    records of a group cannot be committed."""
     groups = yield from coordinators_of(broker).groups.list_groups(request.states_filter, request.types_filter)
     return ListGroupsResponse(groups=groups)
 

@@ -52,11 +52,11 @@ _READ_COMMITTED = 1
 _CONSUMER = -1
 """Replica id in the requests of consumers."""
 _MAX_OLD_STYLE_OFFSETS = 10_000
-"""Largest number of offsets in one answer of v0, in which the client asks for a number of segments' base offsets."""
+"""Largest number of a partition's offsets in an answer of v0: the client asks for a number of segment base offsets."""
 
 
 def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
-    """Answer each partition by itself; a partition that is named twice is refused, with one answer."""
+    """Answer each partition by itself. One that is named twice is refused, once in each entry of its topic."""
     named = ((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
     repeated = (yield from find_distinct(named, lambda pair: pair)).repeated
     topics = []

@@ -31,7 +31,7 @@ def handle(
     broker: Broker, context: RequestContext, request: ListTransactionsRequest
 ) -> Steps[ListTransactionsResponse]:
     """List the transactions that pass all filters. Raises CoordinatorLoadInProgressError,
-    InvalidRegularExpressionError."""
+    NotCoordinatorError, InvalidRegularExpressionError."""
     unknown = [name for name in request.state_filters if name not in _LABELS]
     response = ListTransactionsResponse(unknown_state_filters=unknown)
     states = set(request.state_filters) - set(unknown)
@@ -69,7 +69,7 @@ def error_response(request: ListTransactionsRequest, error: KafkaError) -> ListT
 def _is_long_enough(transaction: Transaction, duration_ms: int, now_ms: int) -> bool:
     if duration_ms < 0:
         return True
-    # An id without an open transaction has the start time -1, so it is listed, as in Kafka.
+    # As in Kafka, an Empty id has the start time -1, and is listed; a Complete one has its last transaction's start.
     return now_ms - transaction.start_ms > duration_ms
 
 

@@ -26,8 +26,8 @@ SELECTOR_KEY = "replica.selector.class"
 
 
 def find_nearer(broker: Broker, context: RequestContext, rack: str) -> Callable[[Partition, FetchTarget], int] | None:
-    """Return the function that finds the replica for a client in this rack; None if the client is to read from
-    leaders."""
+    """Return the function that finds the replica for a client in this rack; None without a selector, or if this broker
+    is in the rack, too."""
     if not broker.config.get(SELECTOR_KEY) or rack == broker.config.get("broker.rack"):
         return None
 
