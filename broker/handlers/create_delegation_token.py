@@ -41,7 +41,7 @@ def handle(
     broker: Broker, context: RequestContext, request: CreateDelegationTokenRequest
 ) -> Steps[CreateDelegationTokenResponse]:
     """Create a token, and answer when it is durable; an error is in the response."""
-    from tidelog.broker.security import delegation_tokens  # brokers without tokens never load it
+    from tidelog.broker.security import delegation_tokens  # not at the start: most brokers have no tokens
 
     requester = context.principal
     owner = owner_of(request, requester)

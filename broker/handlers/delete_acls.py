@@ -2,8 +2,8 @@
 authorizer, as Kafka answers.
 
 Versions: 0 knows literal names alone; 2 flexible; 3 user resources (KIP-373). The rules of all filters are removed in
-one batch, and do not apply from then on; the answer is sent when their removal is durable. Unlike in Kafka, a request
-that matches more rules than may be removed at once removes nothing.
+one batch, and do not apply from then on; the answer is sent when their removal is durable. A request that matches more
+rules than may be removed at once removes nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DeleteRecords: move a partition's log start offset forward; records before it are no longer served.
 
 v0-1 equal, v2 flexible. Offset -1 means the high watermark. Internal topics are refused, and so are topics that are
-only compacted, as in Kafka. Before the answer is sent, the new log start is written to log-start-offset-checkpoint, and
-the live replicas have it.
+only compacted, as in Kafka. Before the answer is sent, the new log start is written to log-start-offset-checkpoint. By
+then the live replicas have it, too, unless the partition's answer has an error.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def delete_records(broker: Broker, topic: str, index: int, offset: int) -> int:
 
 
 def note_low_watermark(result: DeleteRecordsPartitionResult, wait: Deferred[int]) -> None:
-    """Put the low watermark of all replicas into a partition's answer, or the error of the wait for it."""
+    """Put the low watermark of the live replicas into a partition's answer, or the error of the wait for it."""
     try:
         result.low_watermark = wait.result()
     except KafkaError as error:

@@ -1,8 +1,8 @@
 """DescribeDelegationToken: the tokens of some principals, or of all, that the client may see (KIP-48, KIP-373).
 
-Versions 0 to 3. The request calls the principals owners, but a token is theirs, too, if they requested it or may renew
-it. These three may see it; others need DESCRIBE on it, or DESCRIBE_TOKENS on its owner. Without an authorizer every
-client may see every token.
+Versions 0 to 3. The request calls the principals owners; tokens that they requested or may renew are found, too. A
+token's owner, requester and renewers may see it; others need DESCRIBE on it, or DESCRIBE_TOKENS on its owner. Without
+an authorizer every client may see every token.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Partitions of an offset commit, divided into those that exist and those that are unknown.
 
 The coordinator gets only those that exist, and may refuse the group, the member or the producer. The others are
-answered as unknown in any case. If none exists, the coordinator is not called: no group is created, and no transaction
+answered as unknown even then. If none exists, the coordinator is not called: no group is created, and no transaction
 gets a partition. Source: KafkaApis of Kafka 4.3.
 """
 

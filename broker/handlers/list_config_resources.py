@@ -1,7 +1,7 @@
 """ListConfigResources: resources with configs, by type (KIP-1142). Version 0 lists client metrics only; 1 any types.
 
-All registered brokers, their loggers, and all topics are listed; groups and client metrics only if they have own
-configs. Source: KafkaApis of Kafka 4.3.
+All registered brokers with the client's listener, their loggers, and all topics are listed; groups and client metrics
+only if they have own configs. Source: KafkaApis of Kafka 4.3.
 """
 
 from __future__ import annotations

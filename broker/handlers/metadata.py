@@ -8,7 +8,7 @@ Versions
   10+    topic ids in answers    12+  topics may be asked for by id (KIP-516)    13  an error code for the whole answer
 
 A topic that does not exist is created when both ``auto.create.topics.enable`` and the client say so. The answer is sent
-when the topic exists; Kafka answers LEADER_NOT_AVAILABLE at first.
+when the topic exists; Kafka answers UNKNOWN_TOPIC_OR_PARTITION at first.
 """
 
 from __future__ import annotations
