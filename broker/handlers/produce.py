@@ -2,7 +2,8 @@
 
 v0-1 carry message sets of magic 0, v2 magic 1, v3+ one batch of magic 2; v7+ may use zstd; the answer from v8 on names
 the records at fault (KIP-467); v13 has topics by id. acks=0 is never answered: an error closes the connection, so that
-the client asks for metadata again. With one replica, acks=1 and acks=-1 are the same.
+the client asks for metadata again. With one replica, acks=-1 waits for the same as acks=1, but is refused if
+min.insync.replicas is above 1.
 
     one partition, or few small ones   appended in the turn in which the request came; if that takes SLICE_MS, the rest
                                        in steps
@@ -80,7 +81,7 @@ _ADMIN_CLIENT_ID = "__admin_client"
 
 Answer = ProduceResponse | Deferred[ProduceResponse] | Steps[Any] | None
 Waits = list[tuple[PartitionProduceResponse, Deferred[None]]]
-"""Answers of partitions, each with what it waits for: the commit of the records, or the check of the transaction."""
+"""Answers of partitions, each with what it waits for: replicas, a sync, or the check of the transaction."""
 
 TURN_PARTITIONS, TURN_BYTES = 64, 1024 * 1024
 """A request within both limits is appended in one turn of the loop, if its records allow it."""
@@ -98,12 +99,12 @@ class Progress:
         self.waits: Waits = []
         self.has_failed = False
         self.asks_coordinator = False
-        """Whether the answer waits for a transaction's coordinator, on which the next batch may depend."""
+        """Whether the answer waits for a transaction's coordinator: then the connection's next request waits, too."""
 
 
 def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """Append the records. The result is None for acks=0, a Deferred if the answer waits for replicas or a sync, and a
-    generator if the work takes longer than a turn.
+    """Append the records. Returns the response, or None for acks=0; a Deferred if the answer waits for replicas, a sync
+    or the check of a transaction; a generator if the work takes longer than a turn or waits for an import.
 
     Raises InvalidRequiredAcksError; CloseConnectionError when acks=0 and something failed.
     """
@@ -181,8 +182,8 @@ def _are_few(topics: list[TopicProduceData]) -> bool:
 
 
 def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """Append a short request's records, each partition by itself; in steps from the time on that they have taken
-    SLICE_MS. Raises CloseConnectionError."""
+    """Append a short request's records, each partition by itself. After SLICE_MS, or at records that take longer than a
+    turn, go on in steps. Raises CloseConnectionError."""
     budget = WorkBudget(in_turn=True)
     progress, clock = Progress(budget), broker.timers.monotonic_ms
     until_ms, left = clock() + SLICE_MS, budget.left
@@ -238,7 +239,7 @@ def _with_leaders(broker: Broker, context: RequestContext, response: ProduceResp
 def _when_committed(
     broker: Broker, context: RequestContext, response: ProduceResponse, progress: Progress
 ) -> Deferred[ProduceResponse]:
-    """Return a Deferred of the response, which settles when every partition's records are committed or have failed."""
+    """Return a Deferred of the response, which settles when all ``progress.waits`` have ended."""
     deferred: Deferred[ProduceResponse] = Deferred() if progress.asks_coordinator else Acknowledgement()
     waits, outstanding, version = progress.waits, len(progress.waits), context.api_version
 
@@ -295,7 +296,7 @@ def note_failure(
     """
     progress.has_failed = True
     has_id = request.transactional_id is not None or version < _FIRST_VERSION_WITH_MAGIC_2
-    if not has_id and has_transactional_batch(data.records, 1):  # more than one are refused
+    if not has_id and has_transactional_batch(data.records, 1):  # of the first batch: a second one is refused
         error = TransactionalIdAuthorizationFailedError()
     return _build_error_answer(data.index, version, error)
 
@@ -309,8 +310,8 @@ def _append_records(
     progress: Progress,
     validated: ValidationResult | None,
 ) -> tuple[LogAppendInfo, Deferred[None] | None]:
-    """Append one partition's records; return a Deferred if the answer has to wait until they are committed, or for the
-    check of the transaction.
+    """Append one partition's records; return the log's result, and a Deferred if the answer has to wait for replicas, a
+    sync or the check of the transaction.
 
     Raises KafkaErrors of all kinds, TooMuchForTurnError, StaleOffsetsError.
     """
@@ -348,7 +349,7 @@ def _check_transaction(
     """Check that a producer writes only into an open transaction of its own (KIP-890). Returns a Deferred if the check
     takes time.
 
-    Raises TransactionalIdAuthorizationFailedError without an id, and what the coordinator raises.
+    Raises TransactionalIdAuthorizationFailedError without an id, and what ``check_transactional_batch`` raises.
     """
     if transactional_id is None:
         raise TransactionalIdAuthorizationFailedError

@@ -33,7 +33,7 @@ def handle(
 ) -> Steps[ShareAcknowledgeResponse]:
     """Acknowledge records; each partition has its own error.
 
-    Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
+    Raises UnsupportedVersionError, InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
     """
     check_enabled(broker)
     group_id, member_id = check_member(request.group_id, request.member_id)

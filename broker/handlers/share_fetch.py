@@ -1,11 +1,11 @@
 """ShareFetch v1-2: acknowledge acquired records, and acquire more, or wait until there are some (KIP-932).
 
 v2 acquire mode (KIP-1206) and renewal of locks (KIP-1222): a request that renews fetches nothing, so that its answer
-comes before the locks expire again.
+comes before the renewed locks expire.
 
 Acknowledgements are handled first: they may free room for the fetched records. Then the partitions are read
-(``tidelog.broker.share.reading``). The response has the partitions with records or errors, the partitions that are new
-in the session, and the results of the acknowledgements.
+(``tidelog.broker.share.reading``). The response has the partitions with records or errors, those that are new in the
+session or had an error in the last response, and the results of the acknowledgements.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Response = ShareFetchResponse | Deferred[ShareFetchResponse]
 def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) -> Steps[Response]:
     """Acknowledge; once the acknowledgements are committed, fetch, and wait if there are too few records.
 
-    Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
+    Raises UnsupportedVersionError, InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
     """
     check_enabled(broker)
     group_id, member_id = check_member(request.group_id, request.member_id)
@@ -79,7 +79,7 @@ def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) 
     if released is not None or request.is_renew_ack:
         yield released
         return (yield from answer.response({}))
-    # A request that waits for the disk acquires nothing: the logs are opened first.
+    # The logs are opened first, so that no records are locked while the request waits for the disk.
     yield from (yield from openings(broker, groups, key, session))
     return (yield from fetch(broker, context, request, answer))
 

@@ -19,7 +19,7 @@ Request = ShareGroupHeartbeatRequest
 def handle(
     broker: Broker, context: RequestContext, request: ShareGroupHeartbeatRequest
 ) -> Steps[ShareGroupHeartbeatResponse]:
-    """Answer one heartbeat; the answer holds the assignment when it has changed or the member asks."""
+    """Answer one heartbeat; the answer holds the assignment when it has changed or the request names topics."""
     check_enabled(broker)
     return (yield from coordinators_of(broker).share_members.heartbeat(context, request))
 

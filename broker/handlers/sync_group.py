@@ -23,7 +23,8 @@ _FIRST_VERSION_WITH_PROTOCOL = 5
 def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
     """Answer at once in a stable group, else when the leader has sent the assignment.
 
-    Raises InconsistentGroupProtocolError when a request of v5 has no protocol.
+    Raises InconsistentGroupProtocolError when a request of v5 lacks the protocol's type or name, and what the group's
+    coordinator raises.
     """
     if context.api_version >= _FIRST_VERSION_WITH_PROTOCOL and None in (request.protocol_type, request.protocol_name):
         raise InconsistentGroupProtocolError
