@@ -171,7 +171,7 @@ FAULT_TYPES: dict[str, tuple[type, ...]] = {
 MIN_VALUES = {"times": 1}
 """Smallest values of numbers that may not be 0."""
 MAX_VALUE = 2**63 - 1
-"""Largest value of a number. Timers count in floats, which cannot hold every whole number of a command."""
+"""Largest value of a number: JSON has whole numbers that are too large for a float, and timers count in floats."""
 
 
 def check_fault(command: Mapping[str, Any]) -> None:

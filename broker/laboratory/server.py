@@ -7,8 +7,8 @@
 If a copy fails, the broker starts again on its unchanged files: whatever may need more disk space is done before any
 live file changes. Modules stay imported and files are not synced (``files.py``), so a restart takes milliseconds. Each
 start builds a new server and configuration, so nothing of the earlier state stays in memory. While the broker is
-stopped, a socket that is bound but does not listen reserves each port. A restart disconnects all clients. Loop thread
-only.
+stopped, a socket that is bound but does not listen reserves each port for which the configuration has 0. A restart
+disconnects all clients. Loop thread only.
 """
 
 from __future__ import annotations
@@ -126,13 +126,14 @@ class LaboratoryServer:
         self._archives.cleanup()
 
     async def advance(self, milliseconds: int) -> None:
-        """Move the clock forward, and fire the timers that are then due. Raises ValueError for a negative span."""
+        """Move the clock forward, and fire the timers that are then due. Raises ValueError for a negative span,
+        and beyond the year 9999."""
         self.time.advance(milliseconds)
         await self._server.catch_up()
 
     async def snapshot(self) -> int:
-        """Copy the whole state. Returns the snapshot's number, for ``restore``. Faults and a full disk end with the
-        stop. Raises OSError."""
+        """Copy the whole state. Returns the snapshot's number, for ``restore``. The broker stops meanwhile, which ends
+        faults and a full disk. Raises OSError, and what ``Server.start`` raises."""
         await self._stop_broker()
         number = len(self._snapshots)
         try:
@@ -143,7 +144,8 @@ class LaboratoryServer:
         return number
 
     async def restore(self, number: int) -> None:
-        """Return to the state of a snapshot, without faults. Raises ValueError for an unknown number, OSError."""
+        """Return to the state of a snapshot, without faults. Raises ValueError for an unknown number, OSError, and what
+        ``Server.start`` raises."""
         if not 0 <= number < len(self._snapshots):
             raise ValueError(f"snapshot {number} is not known")
         snapshot = self._snapshots[number]

@@ -3,5 +3,5 @@ periodic jobs.
 
 Imports: ``tidelog.broker.metrics`` and the packages below the broker.
 Invariant: in one turn of the loop a single long request works, for 2 ms (``SLICE_MS``), even if many others wait.
-``steps`` and ``turn_clock``: loop thread only.
+Loop thread only, except where a docstring names other threads.
 """

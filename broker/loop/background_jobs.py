@@ -1,8 +1,8 @@
-"""Periodic jobs: retention, flushing, checkpoints, producer expiry. Each runs in a thread, and never twice at once.
+"""Periodic jobs, such as retention, flushing and checkpoints. Each runs in a thread, and never twice at once.
 
 A job's next round is timed from the end of the last, on the monotonic clock, so a slow disk makes rounds rarer
-instead of piling them up. If a job fails, the error is logged and the job runs again at its next round: a partition
-that caused the error is offline by then. Loop thread only; the jobs' functions run in the executor.
+instead of piling them up. If a job fails, the error is logged and the job runs again at its next round. Loop thread
+only; the jobs' functions run in the executor.
 """
 
 from __future__ import annotations

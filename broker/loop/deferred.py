@@ -105,8 +105,8 @@ class Deferred(Generic[T]):
         return self._follow(lambda: build(self.result()))
 
     def recover(self, handle: Callable[[KafkaError], T]) -> Deferred[T]:
-        """Return a Deferred of the same value. If this one fails with a KafkaError, ``handle(error)`` settles it, by
-        what it returns or raises."""
+        """Return a Deferred of the same value. If this one fails with a KafkaError, the returned one settles with what
+        ``handle(error)`` returns or raises."""
 
         def value() -> T:
             try:

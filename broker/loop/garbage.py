@@ -67,8 +67,8 @@ class GarbageCollector:
         self._has_frozen = False
 
     def run(self) -> None:
-        """Collect if enough objects were made since the last collection. A long request delays the collection by a
-        minute at most."""
+        """Collect if enough objects were made since the last collection, or frozen objects are to be looked at again. A
+        long request delays the collection by a minute at most."""
         young = self._collector.young_collections()
         if young < WORTH_COLLECTING and not self._is_complete_due():
             return

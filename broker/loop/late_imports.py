@@ -1,4 +1,4 @@
-"""Imports, in a thread, of modules that few brokers need.
+"""Imports, in a thread, of modules that a broker may never need.
 
 A module is imported when the first request needs it, and that request waits. Importing the coordinators' hundred
 modules takes 60 ms: on the loop's thread no client would be served for so long. An importing thread holds the

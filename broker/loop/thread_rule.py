@@ -4,8 +4,8 @@ Docstrings are the declarations. A class belongs to the loop's thread if its own
 ``_LOOP_ONLY``). After a module below ``tidelog.broker`` is executed, the methods of such classes are wrapped in the
 check, static ones, class methods and setters of properties included; so are functions whose docstring says "Loop
 thread". A method for other threads has a sentence that begins with "Any thread", "In a thread" or "In a worker", or its
-class says "except ``name``". Values (named tuples, dataclasses, enumerations), special methods, generators, coroutines
-and compiled classes with C fields are not checked.
+class says "except ``name``". Values (named tuples, dataclasses, enumerations), exception classes, protocols, special
+methods other than ``__call__``, generators, coroutines and compiled classes with C fields are not checked.
 
 One rule holds in the other direction: the loop's thread opens no log, which takes 0.1 ms for each segment and waits for
 the disk. It is checked in the same way, in threads that run an event loop. Exceptions to it are made within

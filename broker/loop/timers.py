@@ -23,7 +23,7 @@ due."""
 RUN_MS = 0.5
 """Time for which due timers fire before the loop serves others: a thousand connections may become idle at once."""
 _MAX_DUE = 256
-"""Largest number of timers that are taken from the heap at once; the others stay there until these have fired."""
+"""Largest number of timers that are taken from the heap and have not fired yet; the others stay in the heap."""
 
 
 class CancelHandle(Protocol):
