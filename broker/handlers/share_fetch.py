@@ -4,8 +4,8 @@ v2 acquire mode (KIP-1206) and renewal of locks (KIP-1222): a request that renew
 comes before the renewed locks expire.
 
 Acknowledgements are handled first: they may free room for the fetched records. Then the partitions are read
-(``tidelog.broker.share.reading``). The response has the partitions with records or errors, those that are new in the
-session or had an error in the last response, and the results of the acknowledgements.
+(``tidelog.broker.share.reading``). The response has the results of the acknowledgements. It has the partitions with
+records or errors, and those that are new in the session or had an error in the last response.
 """
 
 from __future__ import annotations
