@@ -7,9 +7,9 @@ the others wait, and CPU time of the loop's thread, which does not depend on oth
     begin -> the CPU clock is read, unless it was read within the last READ_EVERY_MS
     end   -> a turn shorter than ``notable_ms`` is ignored. Else the CPU clock is read again, and the turn is counted
 
-``notable_ms`` is NOTABLE_MS, or the most CPU time of a turn since the metrics were last read, if that is more, but at
-most LONG_MS and the longest wall time: a turn of less wall time cannot have taken more CPU time. So a broker that
-receives megabytes, in turns of a millisecond each, need not read the CPU clock for each of them.
+``notable_ms`` is NOTABLE_MS, or the most CPU time of a turn since the metrics were last read, if that is more. It is at
+most LONG_MS, and at most the longest wall time. A turn of less wall time cannot have taken more CPU time. So a broker
+that receives megabytes, in turns of a millisecond each, need not read the CPU clock for each of them.
 
 Reading the CPU clock is a system call of 0.3 µs, reading the wall clock takes 0.05 µs. So most small requests of a busy
 broker cost only two readings of the wall clock. Invariants: a turn's CPU time is at most READ_EVERY_MS too long, never
