@@ -17,7 +17,7 @@ DELETIONS_MS = 1_000
 minutes, they would keep their disk space and descriptors for longer.
 """
 SNAPSHOT_MS = 10_000
-"""Interval at which the length of the metadata log is checked, which may ask for a snapshot."""
+"""Interval at which a snapshot of the metadata is written, if one is due."""
 ROOM_MS = 1_000
 """Interval at which the free space of the disks is checked."""
 

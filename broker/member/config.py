@@ -19,7 +19,7 @@ SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL":
 BOOTSTRAP = "controller.quorum.bootstrap.servers"
 VOTERS = "controller.quorum.voters"
 MAX_RECORDS_BYTES = MAX_FRAME_BYTES - MAX_RESPONSE_BYTES
-"""Most bytes of records that an answer is asked for, so that it fits into a frame with all else that it has."""
+"""Most bytes of records that a fetch asks for. The rest of a frame is left for the other fields of the answer."""
 
 
 class ControllerTimeouts(NamedTuple):

@@ -2,7 +2,7 @@
 
 The nodes are the active controller, leaders of partitions, and the coordinators on other brokers.
 
-Imports: ``tidelog.broker.cluster``, ``coordinator``, ``replica``, and of ``tidelog.broker.member`` the
-configuration, the controller and the nodes.
+Imports: ``tidelog.broker.coordinator`` and the layers below, and of ``tidelog.broker.member`` the configuration, the
+controller and the nodes.
 Invariant: a request to a node that hangs or is dead fails after a timeout. Loop thread only.
 """

@@ -24,7 +24,9 @@ class ControllerChannels:
         self._heartbeats: Channel | None = None
 
     def for_metadata(self) -> Channel:
-        """Return a connection for fetches of the metadata. Its user chooses the node to ask."""
+        """Return a connection for fetches of the metadata. ``follow`` does not end its requests: the observer of the
+        metadata chooses the node to ask.
+        """
         return Channel(self._timeouts.metadata_s, self._security)
 
     def for_heartbeats(self) -> Channel:
@@ -33,8 +35,8 @@ class ControllerChannels:
         return self._heartbeats
 
     def forwarded_versions(self) -> ForwardedVersions:
-        """Return the versions of each forwarded API that the controller of the heartbeats serves, None for an API that
-        it does not know; empty before the first answer.
+        """Return the versions of each forwarded API on the controller that gets the heartbeats, None for an API that it
+        does not know; empty before the first answer.
         """
         served = {} if self._heartbeats is None else self._heartbeats.last_served
         return {key: served.get(key) for key in FORWARDED} if served else {}

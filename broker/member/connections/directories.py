@@ -1,9 +1,9 @@
 """Reports of a member's log directories to the active controller: what lies in each, which failed, which are cordoned.
 
-    a log was created              assigned to its directory (AssignReplicasToDirs) within half a second; of a broker
-                                   with one directory the controllers know it
+    a log was created              assigned to its directory (AssignReplicasToDirs) within half a second; the
+                                   controllers assign the only directory of a broker themselves
     a log was found at the start   assigned if the metadata name another directory, because its disk was replaced
-    an empty log was found         the same, but not while it could be elected over the copies of other replicas
+    an empty log was found         the same, but not while this replica could be elected and others have copies
     a log fails, its directory works   the replica is assigned to DirectoryId.LOST, if another one can lead
     a directory fails              a heartbeat at once; the controller elects other leaders for its partitions
     no controller confirms that    within ``log.dir.failure.timeout.ms``: the broker ends

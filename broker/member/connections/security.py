@@ -83,8 +83,8 @@ def controller_security(config: BrokerConfig) -> PeerSecurity:
 
 
 def _unnamed_protocol(config: BrokerConfig, name: str) -> str:
-    """Return PLAINTEXT for controllers that the protocol map does not name, if no listener is secured. Raises
-    ConfigError.
+    """Return PLAINTEXT for controllers without a protocol, if no protocol map is configured and no listener is secured.
+    Raises ConfigError otherwise.
     """
     is_plain = all(one.security_protocol == "PLAINTEXT" for one in config.listeners)
     if config.static_texts.get(PROTOCOL_MAP) or not is_plain:

@@ -39,8 +39,8 @@ from tidelog.protocol.schema.fields import Struct
 
 REQUEST_TIMEOUT_S = 10.0
 MAX_READ = 10_000
-"""Largest number of states that were read and not used by a fetch yet. A fetch whose state was dropped reads it
-again.
+"""Largest number of states that were read and not used by a fetch yet. A fetch whose state was dropped fails with
+NotLeaderOrFollowerError; the next fetch reads the state again.
 """
 
 
@@ -61,7 +61,7 @@ class MemberShareStates:
         self._persister = ShareStatePersister(self._coordinator)
         self._channels: dict[int, Channel] = {}
         self._read: dict[StateKey, tuple[int, ShareState | KafkaError]] = {}
-        """States, or errors, that were read and not used yet, with the leader epoch of the question."""
+        """States, or errors, that were read and not used yet, with the leader epoch of the request."""
         self._is_sending_soon = False
         self._timer: asyncio.TimerHandle | None = None
 
