@@ -110,7 +110,7 @@ def check_failures(failures: Mapping[str, KafkaStorageError], config: BrokerConf
 
 
 def check_identities(identities: Mapping[str, MetaProperties], config: BrokerConfig) -> None:
-    """Raise StartError if one of these directories belongs to another node, or is a copy of another directory."""
+    """Raise StartError if a directory belongs to another node or cluster, has no id, or is a copy of another one."""
     first_directory, first = next(iter(identities.items()))
     ids: dict[bytes, str] = {}
     for directory, identity in identities.items():
@@ -160,9 +160,9 @@ def move_strays(manager: LogManager, node_id: int, image: MetadataImage) -> dict
     them is served. Return the topic ids of this broker's logs, by their paths before that; surplus copies are among
     them. A directory that fails meanwhile goes offline. Any thread.
 
-    A log without a readable topic id was never appended to. Two copies exist if a directory failed, its logs were
-    created in another one while ``log.dirs`` lacked it, and it is back. The copy in the directory that the image names
-    is kept.
+    A log without a readable topic id has no synced record: a log's first sync includes its topic id. Two copies exist
+    if a directory failed, its logs were created in another one while ``log.dirs`` lacked it, and it is back. The copy
+    in the directory that the image names is kept.
     """
     file_system = manager.environment.file_system
     own: dict[TopicPartition, list[LogDirectory]] = {}

@@ -280,7 +280,8 @@ class Member:
             if left_ms <= 0:
                 raise StartError(
                     "the cluster did not take this broker within initial.broker.registration.timeout.ms="
-                    f"{self._settings.registration_timeout_ms}: {reason() or 'the controllers have not committed yet'}"
+                    f"{self._settings.registration_timeout_ms}: "
+                    f"{reason() or 'this broker still waits for the controllers, which answer without errors'}"
                 )
             await wait_for_event(self._changed, left_ms / 1000)
 

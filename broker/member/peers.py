@@ -107,7 +107,10 @@ class MemberPeers:
     # ---- verification of transactional producers
 
     def check_batch(self, partition: tuple[str, int], producer: tuple[int, int]) -> None:
-        """Raise the coordinator's KafkaError unless a producer may write into a partition that this broker leads."""
+        """Raise the coordinator's KafkaError unless a producer may write into a partition. Raise
+        CoordinatorLoadInProgressError while there is no answer, NotLeaderOrFollowerError if another broker leads the
+        partition.
+        """
         key = self._key_of(partition, producer[0])
         if key is None:
             raise NotLeaderOrFollowerError

@@ -7,7 +7,7 @@
     fetch loops               each gets the changes of all topics of an image in one call, which looks at all partitions
                               of the loop
     internal topics           coordinators load partitions that this broker leads now, and unload those that it does not
-    brokers                   leaders take over which ones are registered and unfenced
+    brokers                   leaders learn which brokers are registered and unfenced
 
 At a start, the logs of all this broker's replicas are opened before the first image is published.
 

@@ -436,7 +436,7 @@ class Replication:
             raise ChannelError(f"broker {node_id} is not registered")
         address = address_on(broker, listener_name)
         if address is None:
-            raise ChannelError(f"broker {node_id} has no listener {listener_name}, this broker's for other brokers")
+            raise ChannelError(f"broker {node_id} has no listener {listener_name}, to which this broker connects")
         return address
 
     # ---- metrics

@@ -88,14 +88,14 @@ class MemberRoles:
         self._resign(partition, partition.leading)
 
     def take_brokers(self) -> None:
-        """Take over the image's brokers: some were registered, removed, fenced or unfenced."""
+        """Give the image's brokers to the leaders: some were registered, removed, fenced or unfenced."""
         for leading in self._led.values():
             leading.take_brokers(self._controller.image.brokers)
 
     def _lead(self, partition: Partition, state: PartitionState) -> None:
         """Begin to lead a partition in a new leader epoch, once its log is open; put it off if that fails."""
         partition.is_leader = False  # else records would count as committed before ``leading`` is set
-        if partition.is_unopened:  # it could not be created before: there was no room, for example
+        if partition.is_unopened:  # its log could not be opened before: there was no room, for example
             former = self._unopened.get(partition)
             self._unopened[partition] = state, NOT_OPEN_YET if former is None else former[1]
             self._resign(partition, partition.leading)
@@ -111,7 +111,7 @@ class MemberRoles:
         if partition.leading is not None:
             self._forget(partition.leading)
         self._led[leading.key] = leading
-        partition.begin_commits(leading)  # if it is alone in the ISR, no fetch is needed
+        partition.begin_commits(leading)  # a leader alone in the ISR commits without a fetch
         if leading.leader_state.is_recovering:
             self._propose(leading)
 

@@ -1,5 +1,5 @@
-"""Topics that a member asks the active controller to create: those that clients name, those of streams groups, and the
-internal ones.
+"""Topics that a member asks the active controller to create: those that clients name, those of streams groups and the
+schema registry, and the internal ones.
 
 A member creates no topic itself. Clients get UNKNOWN_TOPIC_OR_PARTITION or COORDINATOR_NOT_AVAILABLE and ask again; by
 then the image has the topic. This broker has checked the client's permission, as the controllers see the broker's own
@@ -139,7 +139,9 @@ class MemberTopicChanges(TopicChanges):
         raise UnknownTopicOrPartitionError
 
     def create(self, new: NewTopic, created: AuditCreation | None = None) -> Change:
-        """Begin to create a topic of a streams group. Raises UnknownTopicOrPartitionError, as it does not exist yet."""
+        """Begin to create a topic of a streams group or of the schema registry. Raises UnknownTopicOrPartitionError, as
+        it does not exist yet.
+        """
         self._creation.create(new, created)
         raise UnknownTopicOrPartitionError
 
