@@ -22,7 +22,9 @@ from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, Unsu
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 _FOR_OTHERS = 0o077
 _AFTER_FIRST = SnapshotId(1, 0)
-"""Id for reading the file as a snapshot: with end offset 0 its records would not change the empty image's offset."""
+"""Id for reading the file as a snapshot. With end offset 0 the image would keep the empty image's offset, and the
+replay would ignore the records.
+"""
 
 
 def bootstrap_path(directory: str) -> str:

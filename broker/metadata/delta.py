@@ -272,7 +272,8 @@ def _replay_remove_topic(delta: MetadataDelta, record: records.RemoveTopicRecord
 def _replay_clear_elr(delta: MetadataDelta, record: records.ClearElrRecord) -> None:
     """Remove the eligible leader replicas of one topic, or of all topics if the name is empty.
 
-    The partition epochs grow, as with each change: a leader that knew an older one could not change the ISR any more.
+    The partition epochs grow, as with each change. The controllers refuse ISR changes of a leader whose image has other
+    epochs than theirs.
     """
     ids = [delta.topic_ids.get(record.topic_name)] if record.topic_name else [key for key, _ in delta.topics.items()]
     for topic_id in ids:
