@@ -1,8 +1,8 @@
 """Topics and feature levels as clients see them: a cache of the metadata, which every request reads.
 
-Owned by the loop thread. The metadata log decides which topics there are. A topic enters the cache, so that clients see
-it, after this broker has created its first logs; others may be created at their first use. A ``TopicImage`` is
-immutable: a change replaces it, and the reader of the old one goes on with the topic as it was.
+Owned by the loop thread. The metadata log decides which topics there are. A new topic enters the cache, so that clients
+see it, after this broker has created its first logs; its other logs may be created at their first use. A ``TopicImage``
+is immutable: a change replaces it, and the reader of the old one goes on with the topic as it was.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def single_replica_states(
 class TopicImage(NamedTuple):
     """One topic at one moment. ``configs`` has the topic's own overrides as texts, without defaults.
 
-    Without a cluster, the leader epoch of its partitions is 0. In a topic taken over from Apache Kafka, it is larger
-    than any epoch that its logs and clients have seen.
+    Without a cluster, the leader epoch of its partitions is 0. Only partitions taken over from Apache Kafka have
+    another: it is larger than any that their logs and clients have seen.
     """
 
     name: str
@@ -124,7 +124,7 @@ class MetadataCache:
 
         try:
             topic, _ = split_name(name)
-        except InvalidTopicError:  # CreateTopics refuses the name with the reason, or it is ordinary, with three dots
+        except InvalidTopicError:  # no topic may have this name, or it is an ordinary one with three dots
             return None
         base = self.topics.get(topic)
         if base is None:

@@ -1,7 +1,7 @@
 """Metadata image in plain values, for people and for JSON: names in place of numbers, and no secrets.
 
-Users' SCRAM keys are left out, and values of configs that the caller does not want to be shown, because the output may
-be pasted into a ticket. Source: the nodes of Kafka's metadata shell.
+Users' SCRAM keys are left out, and configs that the caller does not want to be shown have the value ``[redacted]``: the
+output may be pasted into a ticket. Source: the nodes of Kafka's metadata shell.
 """
 
 from __future__ import annotations

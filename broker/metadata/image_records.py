@@ -1,8 +1,9 @@
 """Records that build an image, as a snapshot of ``__cluster_metadata`` holds them.
 
-The level of ``metadata.version`` decides which fields are written: directories from 17 (3.7-IV2), eligible leader
-replicas from 23 (4.0-IV1), cordoned directories from 30 (4.3-IV0). The record of that level comes first, since it says
-how to read the others. Source: ImageWriter, MetadataVersion and the images' ``write`` of Kafka 4.3.
+The level of ``metadata.version`` decides which fields are written: a broker's controlled shutdown from 7 (3.3-IV3), its
+migration from ZooKeeper from 8 (3.4-IV0); directories from 17 (3.7-IV2), eligible leader replicas from 23 (4.0-IV1),
+cordoned directories from 30 (4.3-IV0). The record of that level comes first, since it says how to read the others.
+Source: ImageWriter, MetadataVersion and the images' ``write`` of Kafka 4.3.
 """
 
 from __future__ import annotations

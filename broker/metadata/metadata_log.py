@@ -99,7 +99,8 @@ class MetadataLog:
     def append(self, records: Iterable[VersionedRecord], now_ms: int) -> int:
         """Append records as one batch, without syncing; return the offset of the last record.
 
-        Raises KafkaStorageError, and then nothing was appended.
+        Raises KafkaStorageError, MessageTooLargeError above MAX_RECORD_BYTES, and what ``build_metadata_batch`` raises.
+        Nothing was appended then.
         """
         return self._append(build_metadata_batch(records, self._next_batch_start(now_ms)))
 

@@ -64,7 +64,7 @@ def last_voters(voters: QuorumVoters, controls: Iterable[ControlMessage]) -> Quo
 
 
 class QuorumState(NamedTuple):
-    """Leader, its epoch, and the voters that the file names; a voter's directory is not kept."""
+    """Leader, its epoch, and the voters that the file names; the vote in the file is not kept."""
 
     leader_id: int
     leader_epoch: int

@@ -1,9 +1,9 @@
 """Snapshots of ``__cluster_metadata``: batches of records that build an image, between a header and a footer.
 
 A file ``<end offset>-<epoch>.checkpoint`` holds batches like a segment's: a control batch with the header, batches of
-records with offsets from 1 on, a control batch with the footer. A file without a footer is incomplete: its writer was
-stopped. Sans-io: bytes in, bytes out. Source: RecordsSnapshotWriter and RecordsSnapshotReader of Kafka 4.3, KIP-630;
-KIP-853 for the protocol version and the voters in the header's batch.
+records, a control batch with the footer. Their offsets begin at 0 in each file. A file without a footer is incomplete:
+its writer was stopped. Sans-io: bytes in, bytes out. Source: RecordsSnapshotWriter and RecordsSnapshotReader of Kafka
+4.3, KIP-630; KIP-853 for the protocol version and the voters in the header's batch.
 """
 
 from __future__ import annotations
