@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 
 class ConnectedClient(NamedTuple):
-    """One connection: client id, principal, address, listener, the API of its last request and the time since then."""
+    """One connection: client id, principal, address, listener, the API of its last request, and the time since its last
+    receive or late answer.
+    """
 
     client_id: str | None
     principal: str

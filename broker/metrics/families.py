@@ -94,20 +94,24 @@ _ROWS = (
     Family("tidelog_log_full_directories", GAUGE, "Log directories on a full or read-only file system."),
     Family(
         "tidelog_log_refused_partitions", GAUGE,
-        "Partitions whose log cannot be opened; requests for them get an error.",
+        "Partitions whose log cannot be opened or has failed; requests for them get an error.",
     ),
-    Family("tidelog_log_refused", GAUGE, "1 for each partition whose log cannot be opened, with the reason."),
     Family(
-        "tidelog_log_damaged_batches_total", COUNTER, "Batches that were found damaged at a start, and kept.",
+        "tidelog_log_refused", GAUGE, "1 for each partition whose log cannot be opened or has failed, with the reason."
+    ),
+    Family(
+        "tidelog_log_damaged_batches_total", COUNTER,
+        "Batches that were found damaged when a log was opened, and kept.",
         "tidelog_log_damaged_batches",
     ),
     Family(
         "tidelog_log_damaged_reads_total", COUNTER,
-        "Fetches that found an impossible batch header, and got CORRUPT_MESSAGE.",
+        "Reads that found an impossible batch header; a fetch gets CORRUPT_MESSAGE.",
         "tidelog_log_damaged_reads",
     ),
     Family(
-        "tidelog_log_rebuilt_indices_total", COUNTER, "Segments whose index contradicted the records and was rebuilt.",
+        "tidelog_log_rebuilt_indices_total", COUNTER,
+        "Segments whose index was missing or contradicted the records, and was rebuilt.",
         "tidelog_log_rebuilt_indices",
     ),
     Family(

@@ -56,7 +56,7 @@ class Histogram:
         self.total += value
 
     def bounds(self) -> Iterator[tuple[str, int]]:
-        """Yield upper bounds in seconds, as Prometheus writes them, each with the count of values up to it."""
+        """Yield upper bounds in seconds, as Prometheus writes them, each with the count of values below it."""
         seen = sum(self.buckets[:_FIRST_SHOWN])
         for power in range(_FIRST_SHOWN, _LAST_SHOWN + 1):
             seen += self.buckets[power]
