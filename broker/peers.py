@@ -42,9 +42,9 @@ class Peers(Protocol):
     def ask_coordinator(
         self, transactional_id: str, partition: tuple[str, int], producer: tuple[int, int], *, is_adding: bool
     ) -> Deferred[None] | None:
-        """Ask the coordinator, if it is another broker, whether the producer may write into the partition; or ask it to
-        add the partition. Settles with the answer, which ``check_batch`` raises if it is an error. None if there is
-        nothing to wait for.
+        """Ask the coordinator to add the partition (``is_adding``), or ask one on another broker whether the producer
+        may write into it. Settles when the coordinator has answered: if with an error, ``check_batch`` raises this
+        error. None if there is nothing to wait for.
         """
         ...
 

@@ -13,10 +13,9 @@ it is built; it gets later changes from its publisher. Settings come before topi
 first record.
 
 On a lone node ``TopicManager.publish`` reserves the names of new topics, hides deleted topics and puts topic configs in
-force. ``broker/controller/topic_changes.py`` does the rest when the records are durable: it creates and removes logs,
-shows new topics, and makes the coordinators forget deleted ones. In a member, the MetadataPublisher does all of that
-after these publishers. There ``DirectoryReports`` subscribes later: it tells the controllers which directories are
-cordoned.
+force. ``broker/controller/topic_changes.py`` does the rest: it creates and removes logs, shows new topics, and makes
+the coordinators forget deleted ones. In a member, the MetadataPublisher does all of that after these publishers. There
+``DirectoryReports`` subscribes later: it tells the controllers which directories are cordoned.
 
 Source: BrokerMetadataPublisher of Kafka 4.3.
 """

@@ -101,8 +101,8 @@ class Authentication:
 def carry_out(work: Evaluation, has_left: Event) -> Evaluation:
     """Evaluate a token, and return a function that gives the reply or raises the failure. Any thread.
 
-    If its client ``has_left``, there is nothing to evaluate. Otherwise clients that connect again and again could fill
-    the queue with tokens beyond any limit of connections.
+    If its client ``has_left``, the token is not evaluated. Otherwise clients that connect again and again could keep
+    the thread busy with tokens of connections that are gone.
     """
     if has_left.is_set():
         return partial(throw, InvalidTokenError("its client has disconnected"))

@@ -478,8 +478,8 @@ class Connection:
 
     def close_if_reset(self) -> bool:
         """Close if the client has reset the connection; return whether it has. What it sent before is handled first,
-        unless an earlier answer is still to come or to be sent. The loop reports a reset once. If data came with it,
-        that call received the data, and no further call follows.
+        unless an earlier answer is still to come or to be sent. The loop calls ``on_readable`` only once for a reset:
+        if that call received data, no other call reports the end.
         """
         self._is_watched_for_reset = False
         if self.closed or not is_reset(self.sock):
@@ -547,7 +547,7 @@ def answer_in_line(connection: Connection, entry: LineEntry, answer: bytes | Par
 
 
 def receive_more(connection: Connection, reader: FrameReader, now_ms: float) -> None:
-    """Receive once into the reader, which has a part of a frame, and answer the complete frames in the reader."""
+    """Receive once into the connection's own reader, and answer the complete frames in it."""
     shell = connection._shell
     if shell.memory.is_full:
         connection.update_reading()

@@ -39,7 +39,7 @@ class Transport(Protocol):
         ...
 
     def expect(self, missing: int, /) -> None:
-        """Note how many bytes of a frame are missing: a transport may call back only once more of them have come."""
+        """Note how many bytes of a frame are missing: a transport may wait for more of them before it calls back."""
         ...
 
     def send(self, data: bytes | bytearray | memoryview, flags: int = 0, /) -> int:

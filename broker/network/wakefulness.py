@@ -16,8 +16,8 @@ Awake is better when its median gap is below WORTH times the median asleep, and 
 after the one before. After a trial, such a late turn also ends the time awake; the next trial begins RETRY_MS later.
 
 Invariants: the loop sleeps when no request came for ``window_ms``; a window of 0 switches all this off. A gap begins
-with the request before, not with its answer: a consumer that waits at the end of a log asks again at once after each
-answer, but its next answer is not due because of that. Loop thread only.
+with the request before, not with its answer: a consumer at the end of a log asks again at once after each answer, and
+then waits for records. Loop thread only.
 """
 
 from __future__ import annotations
