@@ -1,5 +1,5 @@
 """``flush.messages``: the high watermark waits for the disk, and one fdatasync serves all appends that arrived during
-the last one.
+the one before.
 
     append -> fewer than flush.messages unsynced, no sync under way -> committed at once, as without flush.messages
            -> else wait: a thread syncs up to the log end of that moment -> records below it are committed

@@ -31,7 +31,7 @@ class KeysWait:
         return True
 
     def expire(self) -> None:
-        """End the wait: the time is up, or another request of the client waits."""
+        """End the wait: the time is up, another request of the client waits, or the broker stops."""
         self.is_over = True
         self.ended.complete(None)
 

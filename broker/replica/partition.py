@@ -2,14 +2,16 @@
 
 Clients' appends, reads and look-ups of offsets go through here, so that leadership and the high watermark are checked
 in one place. Outside of this package only ``broker.find`` takes a partition's log (``local_log``), to index and search
-it. Leader, epoch, replicas and ISR are those of the metadata image.
+it. Leader, epoch, replicas and ISR are those of the metadata image; a leader may know a newer ISR by the controller's
+answer to its proposal.
 
 The log keeps the high watermark. With one replica it moves to the log end at each append, unless the topic has
 ``flush.messages``. Then it may have to wait for a sync (``group_flush``): with ``flush.messages=1`` no consumer sees a
 record that a power loss could take (faults.md I2). ``append_records``, and everything else that moves the high
 watermark or the last stable offset, touches the purgatory, which wakes the fetches parked on this partition.
 
-The log is opened when it is first used: ten thousand quiet partitions cost only ten thousand names. Loop thread only.
+The log of a lone node is opened when it is first used: ten thousand quiet partitions cost only ten thousand names. A
+member of a cluster opens its logs at the start. Loop thread only.
 """
 
 from __future__ import annotations
@@ -167,11 +169,12 @@ class Partition:
 
     @property
     def local_log(self) -> UnifiedLog:
-        """The log of this broker's replica, opened now if it was not. Raises KafkaStorageError.
+        """The log of this broker's replica, opened now if it was not. Raises KafkaStorageError,
+        InconsistentTopicIdError, and UnknownTopicOrPartitionError after ``delete``.
 
-        For this package and the index threads, which work on a replica's files under any leader. With one replica all
-        recovered records are committed: there is no follower to wait for. With several the high watermark begins at its
-        checkpoint.
+        For this package and ``broker.find``, which work on a replica's files whichever broker leads. With one replica
+        all recovered records are committed: there is no follower to wait for. With several the high watermark begins at
+        its checkpoint.
         """
         log = self._log
         if log is None:
@@ -385,7 +388,7 @@ class Partition:
         return flush
 
     def offsets_moved(self) -> None:
-        """Wake waiting fetches: the high watermark or the last stable offset moved without an append here."""
+        """Wake the fetches that wait for this partition: one of its offsets moved, or a proof ended."""
         self._purgatory.touch(self)
 
     # ---- offsets and reads
@@ -424,7 +427,7 @@ class Partition:
         by_follower: bool = False,
     ) -> FetchDataInfo:
         """Read as ``UnifiedLog.read`` does; return no records while a thread proves transaction indices that it needs.
-        Fetches that wait for this partition are tried again then. Also raises NotLeaderOrFollowerError.
+        When the proof ends, fetches that wait for this partition are tried again. Also raises NotLeaderOrFollowerError.
         """
         if not (self.is_leader or by_follower):
             raise NotLeaderOrFollowerError
@@ -473,7 +476,7 @@ class Partition:
     def offset_for(self, timestamp: int, limit: int) -> FoundOffset:
         """Return the first offset below ``limit`` whose timestamp is ``timestamp`` or later (ListOffsets from v1 on).
 
-        Raises NotLeaderOrFollowerError, KafkaStorageError.
+        Raises NotLeaderOrFollowerError and what ``find_offset`` raises.
         """
         self.check_leader()
         return find_offset(self.local_log, timestamp, limit, self.leader_epoch)
@@ -484,7 +487,7 @@ class Partition:
         return self._log is not None
 
     def segment_offsets_for(self, timestamp: int, count: int) -> list[int]:
-        """Return segment starts, newest first (ListOffsets v0). Raises as ``offset_for``."""
+        """Return segment starts, newest first (ListOffsets v0). Raises NotLeaderOrFollowerError, KafkaStorageError."""
         self.check_leader()
         return segment_offsets(self.local_log, timestamp, count)
 

@@ -4,9 +4,9 @@ One partition's answer is at most MAX_CONVERTED_BYTES, because converted bytes a
 client fetches the rest later. Only its first message may be larger: from v3 on it is whole. Within this bound the
 client's own limit applies. Up to v2 that limit is hard: a first message beyond it is cut, which makes the client ask
 for more (KIP-74). At most ``MAX_CONVERTED_RECORDS`` records of one request are converted; its later partitions get
-none, and the client fetches them again. Longer conversions are done in a thread, as are those of compressed batches:
-everything here may run in any thread. A range of control batches has no messages. Reading continues after such a range,
-or the client would ask for the same offset without end.
+none, and the client fetches them again. Conversions beyond ``INLINE_BYTES`` or ``INLINE_RECORDS``, and those of
+compressed batches, are done in a thread: everything here may run in any thread. A range of control batches has no
+messages. Reading continues after such a range, or the client would ask for the same offset without end.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _count_records(conversion: Conversion, enough: int) -> int:
     """Count the records of a short range by its headers.
 
     Return ``enough`` + 1, too, if the headers cannot tell how much there is to convert: a few bytes of a compressed
-    batch may hold megabytes. Without a complete batch of which some record is certain to be the client's, reading may
-    go on, with up to MAX_CONVERTED_BYTES.
+    batch may hold megabytes. Return it also if no complete batch is certain to have a record from the fetch offset on:
+    ``convert`` may then read another range, of up to MAX_CONVERTED_BYTES.
     """
     data = conversion.records
     if isinstance(data, TransferableRecords):
@@ -94,8 +94,8 @@ def _count_records(conversion: Conversion, enough: int) -> int:
 def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
     """Convert records to the message set for the client. Any thread; blocks on disk and codecs. Releases the records.
 
-    Raises UnsupportedVersionError if the topic forbids conversion, UnsupportedCompressionTypeError for zstd,
-    CorruptMessageError, KafkaStorageError.
+    Raises UnsupportedVersionError if the topic forbids conversion, what ``down_convert`` raises, and what
+    ``Partition.read_in_thread`` raises.
     """
     partition, records, version, offset, isolation, allowed = conversion
     magic = 0 if version <= _LAST_VERSION_OF_MAGIC_0 else 1

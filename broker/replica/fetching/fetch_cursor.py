@@ -2,10 +2,11 @@
 """Read-ahead of the next batch's header for readers that read a partition in order.
 
 When a batch is sent, the header of the batch after it is read with RWF_NOWAIT. It gives the size and last offset of the
-reader's next batch, which is then found without an index. The read also shows that both ends of the sent slice are in
-the page cache (see ``broker/network/send_queue.py``). And it shows where the slice must end, so that no partial batch
-is sent. With fetches of 1 MiB the cost of a request is the code and data that it touches, because the megabyte sent
-before has displaced the CPU's caches.
+reader's next batch, which is then found without an index. The header at the begin of a
+sent slice and the one after its end were read so: both ends are in the page cache (see
+``broker/network/send_queue.py``). A slice ends with a whole batch. With fetches of 1 MiB a request's cost is mostly
+cache misses: the megabyte sent before has displaced the code and data that the request needs. A read through the cursor
+needs little of both.
 
 ``Partition.read`` reads through the cursor. It returns what ``UnifiedLog.read`` would, except that it may leave off a
 last batch that the limit would cut. Loop thread only. ``fetch_cursor.pxd`` declares the C types.
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 MAX_REMEMBERED = 16
 """Largest number of readers of large batches in one partition whose next batches are remembered."""
 LOOKS_SKIPPED = 64
-"""After a batch that is small, or whose header is not in the page cache, this many reads look at no header."""
+"""After a batch that is small, or whose header is not in the page cache, this many reads look at no header. Reads of
+remembered batches do not count."""
 _HEADER_BYTES = 27
 """Length of base offset, length, epoch, magic, CRC, attributes and last offset delta."""
 _LENGTH, _MAGIC, _LAST_OFFSET_DELTA = 8, 16, 23
@@ -43,7 +45,8 @@ _Info = FetchDataInfo
 
 
 class NextBatch:
-    """The batch that a reader reads next: its last offset, and where it lies. ``version`` is the log's at that time."""
+    """The batch that a reader reads next: its last offset, and where it lies. ``version`` is the log's version when the
+    batch was found."""
 
     __slots__ = ("last_offset", "position", "segment", "segments", "size", "version")
 
@@ -165,8 +168,8 @@ class FetchCursor:
         return records
 
     def _bound(self, found: NextBatch, offset: int, max_bytes: int, isolation: FetchIsolation) -> int:
-        """Return the position where the segment's readable bytes end; -1 if such a read may not return the batch
-        alone."""
+        """Return the position where the segment's readable bytes end; -1 if a read from ``offset`` may not return the
+        batch alone."""
         log, segment = self._log, found.segment
         end_offset, end_base_offset, end_position = log.end
         if (
@@ -185,7 +188,7 @@ class FetchCursor:
         return end_position if segment.base_offset == end_base_offset else segment.records.size
 
     def _has_no_abort(self, segments: LogSegments, segment: LogSegment) -> bool:
-        """Return whether no marker in ``segment`` or after it aborts a transaction.
+        """Return whether proven indices show that no marker in ``segment`` or after it aborts a transaction.
 
         Only the active segment's index can grow; the others are checked once for each list of segments."""
         if self._committed_segments is not segments or segment.base_offset < self._committed_from:
