@@ -1,8 +1,9 @@
 """Partitions of this broker by topic and index, created and removed as topics come and go.
 
 A :class:`Partition` is created when it is first looked up, and its log is opened when it is first used. So an unused
-partition costs only its name. Partitions are kept by topic id: a topic that is deleted and created again is another
-topic, and the old object is never found under its name. Loop thread only.
+partition of a lone node costs only its name; a member of a cluster opens all its logs at the start. Partitions are kept
+by topic id: a topic that is deleted and created again is another topic, and the old object is never found under its
+name. Loop thread only.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class ReplicaManager:
         """Roles of partitions with several replicas; set before there are any."""
 
     def partition(self, topic: str, index: int) -> Partition:
-        """Return the partition of that name. Raises UnknownTopicOrPartitionError."""
+        """Return the partition of that name. Raises UnknownTopicOrPartitionError, NotLeaderOrFollowerError if this
+        broker has no replica of it, InvalidTopicError if a virtual topic's name has wrong fields."""
         image = self._topics.get(topic)
         if image is None:
             image = self._metadata.find(topic)
@@ -118,7 +120,7 @@ class ReplicaManager:
         return self._make(image, index)
 
     def partition_by_id(self, topic_id: bytes, index: int) -> Partition:
-        """Return the partition of a topic id. Raises UnknownTopicIdError, UnknownTopicOrPartitionError."""
+        """Return the partition of a topic id. Raises UnknownTopicIdError, and what ``partition`` raises."""
         partitions = self._partitions.get(topic_id)
         if partitions is not None:
             partition = partitions.get(index)
@@ -136,8 +138,8 @@ class ReplicaManager:
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
         """Return the function that creates the first logs of new partitions; others are created at their first use.
 
-        The function is called in a thread. Of an internal topic it creates one log, as a request waits for it. It
-        raises KafkaStorageError.
+        The function may be called in any thread. Of an internal topic it creates one log, as a request waits for it.
+        This call and the function both raise KafkaStorageError.
         """
         self._make_way(image.name)
         config, manager = self._log_config(image), self._log_manager
@@ -209,14 +211,14 @@ class ReplicaManager:
     def make_logs(
         self, image: TopicImage, indexes: Iterable[int], *, is_coming: bool = False, saves_epochs: bool = True
     ) -> Callable[[], None]:
-        """Return the function that creates the logs of these partitions where they do not exist, for any thread.
-        ``is_coming``: the replicas were assigned to this broker just now. Without ``saves_epochs`` the caller saves
-        those of ``unsaved_epochs`` before roles are taken. Logs that may be in a failed log directory are left out,
-        and those that are refused.
+        """Return the function that opens or creates the logs of these partitions, for any thread. ``is_coming``: the
+        replicas were assigned to this broker just now. Without ``saves_epochs`` the caller saves those of
+        ``unsaved_epochs`` before roles are taken. The function leaves out logs that are out of service or may be in a
+        failed log directory, and logs one line about them.
 
-        A log is created in the directory that the metadata name. If it were created elsewhere, and that directory
-        failed before the controllers knew of it, the next start would create an empty log instead. The function raises
-        KafkaStorageError."""
+        A log is created in the directory that the metadata name. Suppose it were in another one, which failed before
+        the controllers knew that it has the log: the next start would create an empty log in the named directory. The
+        function raises KafkaStorageError."""
         config, manager = self._log_config(image), self._log_manager
         works = {
             (partition := TopicPartition(image.name, index)): partial(
@@ -246,7 +248,7 @@ class ReplicaManager:
         return make
 
     def _cannot_lie_offline(self, state: PartitionState, *, is_coming: bool) -> bool:
-        """Return whether no failed directory can have this replica's log. The metadata name an online one, or none yet
+        """Return whether no failed directory can have this replica's log: the metadata name an online one, or none yet
         because the replica is new."""
         named = state.directory_of(self._node_id)
         working = (one.directory_id for one in self._log_manager.directories if one.is_online)

@@ -10,7 +10,7 @@ the start without a topic is one of two things:
                                                 to ``<topic>-<n>.<id>-stray``, as Kafka does, when a new topic needs
                                                 the name
 
-Loop thread only.
+A member of a cluster renames all its strays at the start (``member.directories``). Loop thread only.
 """
 
 from __future__ import annotations

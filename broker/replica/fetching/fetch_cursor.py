@@ -2,11 +2,10 @@
 """Read-ahead of the next batch's header for readers that read a partition in order.
 
 When a batch is sent, the header of the batch after it is read with RWF_NOWAIT. It gives the size and last offset of the
-reader's next batch, which is then found without an index. The header at the begin of a
-sent slice and the one after its end were read so: both ends are in the page cache (see
-``broker/network/send_queue.py``). A slice ends with a whole batch. With fetches of 1 MiB a request's cost is mostly
-cache misses: the megabyte sent before has displaced the code and data that the request needs. A read through the cursor
-needs little of both.
+reader's next batch, which is then found without an index. The header at the start of a sent slice and the one after its
+end were read so: both ends are in the page cache (see ``broker/network/send_queue.py``). A slice ends with a whole
+batch. With fetches of 1 MiB a request's cost is mostly cache misses: the megabyte sent before has displaced the code
+and data that the request needs. A read through the cursor needs little of both.
 
 ``Partition.read`` reads through the cursor. It returns what ``UnifiedLog.read`` would, except that it may leave off a
 last batch that the limit would cut. Loop thread only. ``fetch_cursor.pxd`` declares the C types.

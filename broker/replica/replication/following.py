@@ -1,7 +1,8 @@
 """Follower's side of a partition: the work of a fetch loop on its log.
 
     Append               only if the log ends at the offset that was fetched. Then the high watermark is the
-                         leader's, at most the log's end, and the log start is the leader's
+                         leader's, at most the log's end, and the log start is the leader's, unless that is above
+                         the high watermark
     TruncateToEpochEnd   to the end of the epoch in this log or the leader's, the lower one
     TruncateTo, StartAt  to the leader's log end; an empty log at the leader's log start
 
@@ -76,7 +77,8 @@ class Following:
         return self.log.config.flush_messages != NEVER
 
     def do(self, work: Work) -> bool:
-        """Do one piece of work; return False if it changed nothing, and would change nothing if repeated at once.
+        """Do one piece of work. Return False if it was in vain, and the next fetch would bring the same: the fetch loop
+        then pauses.
 
         Raises CorruptMessageError for damaged records of the leader, KafkaStorageError.
         """

@@ -97,7 +97,7 @@ class Leading:
         self._note_end(log_end_offset, log_end_offset)
 
     def note_unsynced(self, log_end_offset: int) -> None:
-        """Note an append of records that this replica counts as its own only once they are synced."""
+        """Note an append of records that this replica has to sync before they may be committed."""
         self._note_end(log_end_offset, self.leader_state.committed_end)
 
     def _note_end(self, log_end_offset: int, committed_end: int) -> None:

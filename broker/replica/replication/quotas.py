@@ -1,14 +1,14 @@
 """Throttles of replication: bytes a second of the replicas that topics name, as leader and as follower (KIP-73).
 
-    a leader    omits records for a throttled replica from its answer while the rate is above the limit
-    a follower  omits a throttled replica from its fetch
-    neither     throttles a replica in the ISR: acks=all waits for it, and it would leave the ISR. Nor does a leader
+    a leader    whose replica is named sends no records to followers while the rate is above the limit
+    a follower  omits its named replicas from its fetch while the rate is above the limit
+    neither     throttles a follower in the ISR: acks=all waits for it, and it would leave the ISR. Nor does a leader
                 throttle one that it has asked the controller to add to the ISR
 
 The limits are ``leader.replication.throttled.rate`` and ``follower...`` of a broker; the replicas are those of the
 topics' ``leader.replication.throttled.replicas`` and ``follower...``: ``*``, or PARTITION:BROKER. Both change while the
-broker runs: ``kafka-reassign-partitions --throttle`` sets and removes them. Bytes of one answer beyond the limit delay
-the next ones. Sans-io. Source: ReplicationQuotaManager of Kafka 4.3; KIP-73.
+broker runs: ``kafka-reassign-partitions`` sets them with ``--execute --throttle`` and removes them with ``--verify``.
+Bytes of one answer beyond the limit delay the next ones. Sans-io. Source: ReplicationQuotaManager of Kafka 4.3; KIP-73.
 """
 
 from __future__ import annotations

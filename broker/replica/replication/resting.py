@@ -62,8 +62,8 @@ class Rests:
         self._resting: dict[int, Resting] = {}
 
     def may_rest(self, replica: tuple[int, int], fetch_offset: int) -> bool:
-        """Return whether a follower (id, broker epoch) in the ISR has all records, by its last fetch. One outside the
-        ISR may join it at any fetch, and so never rests."""
+        """Return whether a follower (id, broker epoch) in the ISR has all records, by its last fetch. The
+        partition never rests for one outside the ISR, as any of its fetches may let it join."""
         state, (replica_id, broker_epoch) = self._leader_state, replica
         follower = state.follower(replica_id)
         return (

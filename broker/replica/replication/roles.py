@@ -17,7 +17,8 @@ class Roles(Protocol):
 
     def set_role(self, partition: Partition, state: PartitionState) -> None:
         """Let this broker lead or follow a partition, as ``state`` of a newer metadata image says. The partition has
-        taken over leader, epochs, replicas and ISR from it. Its log is open, or can be opened at once."""
+        taken over leader, leader epoch, replicas and ISR from it. If its log is not open, this broker leads only once a
+        thread has opened that."""
         ...
 
     def drop(self, partition: Partition) -> None:
