@@ -2,6 +2,6 @@
 
 Imports: ``tidelog.broker.coordinator``, ``share``, ``find``, ``quota`` and the layers below; handlers are loaded by
 name.
-Invariant: what ApiVersions advertises is what the registry serves, and a request beyond its bounds never reaches a
+Invariant: ApiVersions advertises only what the registry serves, and a request beyond its bounds never reaches a
 handler.
 """

@@ -68,7 +68,7 @@ MAX_ELEMENTS: dict[int, int] = {
 }
 
 MAX_ANSWER_BYTES = 100_000_000
-"""Largest size in bytes of a long answer without its records: librdkafka accepts none that is longer
+"""Largest size in bytes of a long answer without its records: by default librdkafka accepts none that is longer
 (``receive.message.max.bytes``). A handler whose answers may get that long returns an error instead; else the connection
 is closed, with a line in the log. Only answers of a broker with a million partitions or more come near this bound,
 since no handler repeats much of what a request names. DescribeConfigs has a lower bound of its own."""

@@ -85,4 +85,4 @@ class RequestContext:
         self.fetch_guard: FetchGuard | None = None
         """The authorizer's check of this client's fetches."""
         self.token_authenticated = False
-        """Whether the client logged in with a delegation token: such a client may not create further tokens."""
+        """Whether the client logged in with a delegation token: requests about tokens are refused to such a client."""

@@ -34,7 +34,7 @@ class Nodes(Protocol):
         ...
 
     def fenced_nodes(self, context: RequestContext) -> list[Node]:
-        """Return the brokers that are registered and fenced."""
+        """Return the fenced brokers that have an address on this client's listener."""
         ...
 
     def find(self, context: RequestContext, node_id: int) -> Node | None:
@@ -42,7 +42,7 @@ class Nodes(Protocol):
         ...
 
     def offline_replicas(self, partitions: Iterable[PartitionState]) -> Iterable[list[int]]:
-        """Return for each partition its replicas whose brokers are not alive."""
+        """Return for each partition its replicas whose brokers are not alive, or whose log directories failed."""
         ...
 
     def coordinator(self, context: RequestContext, key_type: int, key: str) -> Node:

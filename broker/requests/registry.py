@@ -1,8 +1,8 @@
 """Table of the served APIs: API key -> handler module and the versions it answers.
 
-Dispatch routes by this table and ApiVersions is answered from it, so exactly the served APIs are advertised. Handler
-modules are imported when their API is first called; a unit test checks that each module's ``API_KEY``, ``MIN_VERSION``
-and ``MAX_VERSION`` agree with its entry. Entries are sorted by API key.
+Dispatch routes by this table and ApiVersions is answered from it, so only served APIs are advertised. Handler modules
+are imported when their API is first called; a unit test checks that each module's ``API_KEY``, ``MIN_VERSION`` and
+``MAX_VERSION`` agree with its entry. Entries are sorted by API key.
 """
 
 from __future__ import annotations

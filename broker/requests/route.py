@@ -245,7 +245,7 @@ class Pending:
     """Whether the records of a produce request are in the log, so that the next one may be handled before the
     answer."""
     seconds = 0.0
-    """Seconds of work in steps after the turn in which the request came."""
+    """Seconds of work in steps so far, the steps of the turn in which the request came included."""
 
     def __init__(self, route: Route, correlation_id: int, request: Any, deferred: Deferred[Any]) -> None:
         self._route = route

@@ -144,7 +144,7 @@ class Measure:
         self._route = route
         self._context = context
         self._request = request
-        self._key = MUTATION  # if no quota below sets one, the handler has set the throttle time by this quota
+        self._key = MUTATION  # handlers set its throttle time; ``wait_for`` notes a longer one of another quota
         self.client = client_of(context)
         self.seconds = 0.0
         context.throttle_ms = 0
@@ -156,8 +156,8 @@ class Measure:
             self._context.throttle_ms = wait_ms
 
     def finish(self, frame: bytes | Parts | None) -> bytes | Parts | None:
-        """Return the frame that is sent, and put the throttle time into the context. With acks=0 ``frame`` and the
-        result are None."""
+        """Return the frame that is sent, and put the throttle time into the context. With acks=0 ``frame`` is None or
+        empty, and so is the result."""
         self.wait_for(REQUEST, self.quotas.record_request(self.client, self.seconds))
         if frame is not None and self._route.api_key in _FETCHES:
             frame = self._finish_fetch(frame)
@@ -180,8 +180,8 @@ class Measure:
         return self._withdraw_records(frame)
 
     def _withdraw_records(self, frame: bytes | Parts) -> bytes | Parts:
-        """Return the answer to a share fetch without its records; an error, or the end of a session, is sent
-        unchanged."""
+        """Return the answer to a share fetch without its records; an error, or the end of a session, only gets the
+        throttle time."""
         withdraw = self._context.withdraw
         if withdraw is None:
             return self._write_throttle_time(frame)
@@ -210,8 +210,8 @@ class Measure:
     def _write_throttle_time(self, frame: bytes | Parts) -> bytes | Parts:
         """Write the throttle time into the answer, if its version has a field for it.
 
-        A long answer stays unchanged if tagged fields may follow the field. The handler of long Produce requests has
-        written the wait for the quota of bytes already.
+        An answer in several parts stays unchanged if the field has no fixed place. The handler of long Produce requests
+        has written the wait for the quota of bytes already.
         """
         route, response_class = self._route, response_class_of(self._request)
         if not has_field(response_class, "throttle_time_ms", route.api_version):
