@@ -1,5 +1,5 @@
-"""Changes of the registry: each function turns a request into records to write, or raises an error. No function changes
-the state.
+"""Changes of the registry: functions that check a request and return the records to write, or raise an error. No
+function changes the state.
 
 A caller writes the records, waits until they are committed, and the state replays them. Loop thread only.
 """
@@ -90,7 +90,7 @@ def _reference(one: Any) -> Reference:
 
 
 def pin_references(state: State, submission: Submission) -> Submission:
-    """Return a submission in which references to the latest version have that version's number, as it is stored.
+    """Return a submission in which references to the latest version have that version's number, which is stored.
 
     Raises RegistryError if there is no such subject.
     """
@@ -122,8 +122,8 @@ def _with_references(state: State, kind: str, text: str, references: tuple[Refer
 
 
 def check_references(state: State, subject: str, submission: Submission) -> None:
-    """Raise RegistryError for a reference to a missing version, or to a softly deleted one, which may be deleted
-    permanently at any time. In import mode references are not checked: another registry has accepted the schemas."""
+    """Raise RegistryError for a reference to a missing version, or to a softly deleted one. In import mode nothing is
+    checked here: another registry has accepted the schemas."""
     if state.mode_of(subject) == "IMPORT":
         return
     for one in submission.references:
@@ -182,8 +182,8 @@ def check_writable(state: State, subject: str, submission: Submission | None = N
 
 
 def new_version(state: State, subject: str, submission: Submission, canonical: str) -> RegisteredSchema:
-    """Return the schema as it will be registered, with the id of equal content, else the next one. Raises
-    RegistryError."""
+    """Return the schema as it will be registered. Its id is the submitted one in import mode, else that of equal
+    content, else the next one. Raises RegistryError."""
     every = state.versions(subject, deleted=True)
     fresh = RegisteredSchema(
         subject=subject,
@@ -211,8 +211,8 @@ def _build_imported(state: State, fresh: RegisteredSchema, submission: Submissio
 
 
 def register(state: State, schema: RegisteredSchema) -> list[StoredRecord]:
-    """Return the records of a new version, or of an imported one. If it replaces one with a greater id, compaction
-    removes that record; so the greatest id is kept, too."""
+    """Return the records of a new version, or of an imported one. Compaction removes the record of a replaced
+    version; if its id is greater, another record keeps the greatest id."""
     replaced = state.version(schema.subject, schema.version)
     if replaced is None or replaced.id <= schema.id:
         return [schema_record(schema)]
@@ -262,7 +262,7 @@ def delete_subject(state: State, subject: str, *, permanent: bool) -> tuple[list
         return [one.version for one in every], [*gone, last_id_record(state.last_id)]
     if not live:
         raise errors.subject_soft_deleted(subject)
-    # A subject has one such record after compaction. The last one must name the versions of the earlier ones, too.
+    # Compaction keeps only the last deletion record of a subject, so this one covers the versions of earlier ones, too.
     records = [deletion_record(subject, every[-1].version), *_remove_settings(state, subject)]
     return [one.version for one in live], records
 

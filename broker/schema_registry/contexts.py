@@ -13,14 +13,14 @@ def context_prefix(context: str) -> str:
 
 
 def context_in(subject: str) -> str:
-    """Return the prefix of a subject that names its context; empty for the default one."""
+    """Return the prefix of a subject that names its context; empty if it has none."""
     end = subject.find(":", 1)
     return subject[: end + 1] if subject.startswith(":.") and end > 0 else ""
 
 
 def written_in(subject: str, context: str) -> str:
-    """Return a subject as a reference in a schema of ``context`` names it: with ``:.:`` if it is in the default
-    context."""
+    """Return a subject as a reference in a schema of ``context`` names it: with ``:.:`` if only the subject is in the
+    default context."""
     return f":{DEFAULT}:{subject}" if context and not context_in(subject) else subject
 
 

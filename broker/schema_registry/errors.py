@@ -73,7 +73,7 @@ def invalid_schema(reason: str) -> RegistryError:
 
 def reference_not_found(one: Reference) -> RegistryError:
     return invalid_schema(
-        f"the reference {one.name} is to subject {one.subject}, version {one.version}, which does not exist"
+        f"the reference {one.name} is to subject {one.subject}, version {one.version}, which is missing or deleted"
     )
 
 

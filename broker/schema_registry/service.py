@@ -99,7 +99,8 @@ class Registry:
         return await self._run_in_thread(parse, changes.source_of_registered(await self.state(), schema))
 
     async def register(self, subject: str, submission: Submission, *, normalize: bool = False) -> RegisteredSchema:
-        """Register a schema. If the subject has it, return that version, in every mode. Raises RegistryError."""
+        """Register a schema. If the subject has it, return that version, in every mode, unless another id was
+        submitted. Raises RegistryError."""
         submission = changes.pin_references(await self.state(), submission)
         parsed = await self.parse_submission(submission)
         async with self._writing:

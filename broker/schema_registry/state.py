@@ -139,7 +139,7 @@ class State:
         return [one for one in self._find_all(self._referenced.get((subject, number), {})) if not one.deleted]
 
     def _find_all(self, pairs: Mapping[SubjectVersion, None]) -> Iterator[RegisteredSchema]:
-        """Yield versions by subject and number: the order of their records is another one after a compaction."""
+        """Yield versions in the order of subjects and numbers, as compaction changes the order of their records."""
         return (self._subjects[subject][version] for subject, version in sorted(pairs))
 
     def resolve(self, references: tuple[Reference, ...]) -> tuple[tuple[Reference, RegisteredSchema], ...]:

@@ -23,8 +23,8 @@ from tidelog.broker.schema_registry.compatibility.bounds import MAX_FAULTS, TOO_
 from tidelog.broker.schema_registry.formats.schema import ParsedSchema
 
 MAX_COMPARISONS = 200_000
-"""Largest number of pairs of types in one comparison: the types of two unions may all have one name, in different
-namespaces."""
+"""Largest number of pairs of types in one comparison. If the types of two unions all have one name in different
+namespaces, each is compared with each."""
 PROMOTIONS = {
     ("long", "int"),
     ("float", "int"),
@@ -87,8 +87,8 @@ class Comparison:
         return [_fault("MISSING_UNION_BRANCH", path, f"the reader's union has no branch for {kind}")]
 
     def _find_branches(self, reader: list[Any], writer: Any) -> list[Any]:
-        """Return the branches of a union that may read a type: all others have another name. A union of some hundred
-        events has ten thousands of pairs."""
+        """Return the branches of a union that may read a type: those with its name or, if it has none, those without
+        one. To compare all branches of two unions of some hundred records takes ten thousands of comparisons."""
         known = self._branches.get(id(reader))
         if known is None:
             known = self._branches[id(reader)] = {}

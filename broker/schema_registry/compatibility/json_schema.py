@@ -4,10 +4,10 @@
     bounds         maxLength, maximum, ... may rise or be removed; minLength, minimum, ... may fall or be removed
     properties     an open object accepts any other properties (no additionalProperties), a closed one none (false), a
                    partly open one those that patternProperties or the schema of additionalProperties accepts
-      added        to a closed object if it is not required or has a default; to a partly open one if it also accepts
-                   that schema's values; to an open one only if it accepts everything
-      removed      from an open object; from a partly open one if that schema accepts its values; from a closed one
-                   only if it was ``false``
+      added        if the original is closed: not required, or with a default; if it is partly open: the same, and the
+                   property accepts that schema's values; if it is open: the property accepts everything
+      removed      if the update is open: any; if it is partly open: that schema accepts the property's values; if it
+                   is closed: the property was ``false``
       required     may be removed; may be added, except for a property that both list and the update has no default for
     items          as properties, by position
     combinations   anyOf, oneOf: for each schema of the original, one of the update accepts all its values;
@@ -43,7 +43,8 @@ MAX_COMPARISONS = 5_000
 
 
 MAX_MATCHES = 10_000
-"""Largest number of pairs of a name and a pattern in one comparison: RE2 compiles the pattern for each."""
+"""Largest number of pairs of a name and a pattern in one comparison. RE2 caches 128 compiled patterns; with more, each
+pair compiles its pattern."""
 
 
 class LocatedSchema(NamedTuple):

@@ -25,10 +25,10 @@ from tidelog.broker.schema_registry.formats.schema import (
 )
 
 _INDEX = re.compile(r"[0-9]{1,9}")
-"""Index of a list in a JSON pointer. No list has more elements; ``int`` refuses some characters that are digits."""
+"""Index of a list in a JSON pointer: ASCII digits (RFC 6901); no list has an index of more than nine."""
 MAX_MIXED = 1_000
-"""Largest number of elements of different kinds in a list whose elements must be distinct: jsonschema compares each
-element with each other one, unless they can be sorted."""
+"""Largest number of elements that cannot be sorted, such as objects, in a list whose elements must be distinct:
+jsonschema compares each of them with each other one."""
 _DISTINCT = frozenset({"type", "required"})
 """Keywords whose lists must have distinct elements in all drafts; in draft 4 those of ``enum`` must, too."""
 _DISTINCT_INSIDE = frozenset({"dependencies", "dependentRequired"})
@@ -37,7 +37,7 @@ DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples"})
 NAME_KEYWORDS = frozenset(
     {"properties", "patternProperties", "definitions", "$defs", "dependencies", "dependentSchemas"}
 )
-"""Keywords whose values are schemas by names, such as those of properties, which may be names of keywords, too."""
+"""Keywords whose values map names to schemas; such a name, for example a property's, may equal a keyword."""
 
 
 def parse(source: Source) -> ParsedSchema:
@@ -65,13 +65,13 @@ def parse(source: Source) -> ParsedSchema:
 
 
 def check_lists(root: Any, distinct: Container[str]) -> None:
-    """Raise InvalidSchemaError for a list of elements of different kinds that takes too long to check. ``distinct`` are
-    the keywords whose lists are checked for equal elements."""
+    """Raise InvalidSchemaError for a list that takes too long to check, as its elements cannot be sorted. ``distinct``
+    are the keywords whose lists are checked for equal elements."""
     for one in objects_in(root):
         for name, value in one.items():
             inner = value.values() if name in _DISTINCT_INSIDE and isinstance(value, dict) else ()
             if any(map(is_long_mixture, (value,) if name in distinct else inner)):
-                raise InvalidSchemaError(f"{name} has a list of more than {MAX_MIXED} elements of different kinds")
+                raise InvalidSchemaError(f"{name} has a list of more than {MAX_MIXED} elements that cannot be sorted")
 
 
 def is_long_mixture(value: Any) -> bool:

@@ -1,4 +1,5 @@
-"""Writer of Protobuf file descriptors as ``.proto`` text: the inverse of protoc, for descriptors that clients send.
+"""Writer of Protobuf file descriptors as ``.proto`` text: the inverse of protoc, for descriptors that clients send and
+for the comparison of schemas.
 
 The text compiles to the same descriptor, except comments. Names of types and of custom options are full names with a
 leading dot. A decoded descriptor has custom options as unknown bytes: ``decode_options`` decodes those whose

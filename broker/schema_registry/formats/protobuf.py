@@ -108,7 +108,7 @@ def decode_descriptor(text: str) -> FileDescriptorProto:
 
 
 def compile_files(files: Mapping[str, str]) -> FileDescriptorSet:
-    """Compile MAIN of these files, whose names are those in imports; the result has the imports, too.
+    """Compile MAIN, which is one of ``files``: text by the name that imports use. The result has the imports, too.
 
     Raises InvalidSchemaError.
     """
