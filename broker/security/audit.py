@@ -1,4 +1,5 @@
-"""The audit log: a line of JSON for each login, failure, re-authentication and change, by the logger ``tidelog.audit``.
+"""The audit log, by the logger ``tidelog.audit``: a line of JSON for each login and re-authentication, failed ones too,
+and for each change.
 
 A line never holds a secret. Names that clients give before they are authenticated are cut, and so are reasons, which
 may quote them. JSON escapes them, so that no client can forge a line.
@@ -18,8 +19,8 @@ MAX_REASON_CHARACTERS = 512
 
 
 def record(event: str, reason: str | None = None, /, **fields: object) -> None:
-    """Write one line with these fields; for a failure, which has a reason, as a warning. Long texts are cut, except the
-    reason.
+    """Write one line with these fields; for a failure, which has a reason, as a warning. Texts in fields are cut to
+    MAX_CHARACTERS, the reason to MAX_REASON_CHARACTERS.
     """
     level = logging.INFO if reason is None else logging.WARNING
     if not logger.isEnabledFor(level):

@@ -1,10 +1,10 @@
-"""Authorizer of a broker: it decides by ACLs and super users, caches decisions, and writes them to the audit log.
+"""Authorizer of a broker: it decides by ACLs and super users, caches decisions, and writes audit lines (``audit``).
 
 Decisions are cached for each client (principal and host), because connections of one client repeat the same requests. A
 change of any ACL begins a new *generation*, which is an object compared by identity: no cached decision outlives the
 change. Frequent requests have *shortcuts*: faster checks that allow the topics which ``learn`` has noted, without an
-audit line. So if the level of the audit log changes, a generation begins too: while allowed requests are written, no
-shortcut may be used. Loop thread only.
+audit line. So if the level of a logger changes, a generation begins too: while lines are written for allowed requests,
+no shortcut may be used. Loop thread only.
 
 Source: StandardAuthorizer of Kafka 4.3.
 """

@@ -35,7 +35,7 @@ _ALLOWING = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS}),
 }
-"""Operation -> operations whose ALLOW allows it. All others need an ALLOW of their own; an ALLOW of ALL always does."""
+"""Operation -> operations whose ALLOW allows it. Any other operation needs its own ALLOW; one of ALL allows each."""
 
 
 class Decision(NamedTuple):

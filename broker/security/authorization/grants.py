@@ -1,7 +1,7 @@
 """The authorizer's part of a connection's context: its cached decisions about the client, and the check of fetches.
 
-A *generation* is the time in which decisions stay valid, from one change of the ACLs, or of the audit log's level, to
-the next. The authorizer has an object for it, which is compared by identity. *Shortcuts* are faster checks of frequent
+A *generation* is the time in which decisions stay valid, from one change of the ACLs, or of a logger's level, to the
+next. The authorizer has an object for it, which is compared by identity. *Shortcuts* are faster checks of frequent
 requests (Produce, Fetch, Metadata): they allow the topics of three sets at once, and ask the authorizer only about
 others. Loop thread only.
 """

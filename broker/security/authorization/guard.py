@@ -187,7 +187,7 @@ class Split:
     def __call__(self, call: Call) -> Any:
         """Call the handler with the elements that are allowed, and add the refused ones to its response.
 
-        If none is allowed, the handler is called only if the check has ``refused``.
+        If every element is refused, the handler is called only if the check has ``refused``.
         """
         elements = getattr(call.request, self.array)
         if len(elements) <= FEW:

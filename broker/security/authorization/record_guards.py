@@ -50,7 +50,7 @@ _CLUSTERS_CONFIGS = frozenset({4, 8, 16})  # brokers, their loggers, client metr
 def produce(call: Call) -> Any:
     """Answer Produce, which needs WRITE of each topic, and of the transactional id if any batch is transactional."""
     topics = call.request.topic_data
-    if call.context.owns_frame and _are_many(topics):  # else its buffer may be reused after this turn
+    if call.context.owns_frame and _are_many(topics):  # other frames are valid only in this turn
         return _produce_many(call)
     if call.context.api_version >= _FIRST_PRODUCE_OF_BATCHES and any(map(_is_transactional, topics)):
         _require_transaction(call)
