@@ -1,8 +1,8 @@
 """Spellings of clients' addresses. Any thread.
 
 ``to_canonical_address``: the spelling that sockets, ``max.connections.per.ip`` and quotas of addresses have.
-``source_of``: under which handshakes, unauthenticated connections, failed logins and large requests of anonymous
-clients are counted.
+``source_of``: the address under which handshakes, unauthenticated connections and failed logins are counted, and large
+requests of anonymous clients are queued.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ class DelegationTokens:
 
     def renew(self, requester: str, secret: bytes, period_ms: int) -> int:
         """Let a token expire after ``period_ms``, or after the usual period if that is shorter or ``period_ms`` is not
-        positive; at the end of its longest lifetime in any case. Returns that time. Raises a KafkaError unless the
-        token is valid and the requester may renew it.
+        positive, but not later than its ``max_ms``. Returns the new expiry time. Raises a KafkaError unless the token
+        is valid and the requester may renew it.
         """
         token = self._find(secret)
         self._check_not_expired(token)
@@ -94,8 +94,8 @@ class DelegationTokens:
         return self._set_expiry(token, min(token.max_ms, self._now_ms() + lifetime))
 
     def expire(self, requester: str, secret: bytes, period_ms: int) -> int:
-        """Let a token expire after ``period_ms``, at the end of its longest lifetime in any case; remove it if
-        ``period_ms`` is negative. Returns the time at which it expires. Raises a KafkaError if there is no such token,
+        """Let a token expire after ``period_ms``, but not later than its ``max_ms``; remove it if ``period_ms`` is
+        negative. Returns the time at which it expires. Raises a KafkaError if there is no such token,
         if the requester may not renew it, or if it has expired and is not to be removed.
         """
         token = self._find(secret)
@@ -112,7 +112,7 @@ class DelegationTokens:
         return self._controller.image.tokens.values()
 
     def secret_of(self, token_id: str) -> bytes:
-        """Compute a token's secret, the HMAC that its bearer shows."""
+        """Compute a token's secret, the HMAC of its id."""
         return hmac.digest(str(self._config.get(SECRET_KEY)).encode(), token_id.encode(), "sha512")
 
     def credential(self, token_id: str, mechanism: ScramMechanism) -> TokenCredential | None:

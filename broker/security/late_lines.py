@@ -1,7 +1,7 @@
 """Audit lines that no request waits for: of clients that have disconnected, and of requests that a controller answered.
 
-These lines are written in steps of their own, as there may be one for each change of a request. A broker that stops
-first writes those that are left.
+These lines are written in steps of their own, as there may be one for each change of a request. Before a broker stops,
+it writes those that are left, if their changes are durable by then.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """HTTP connections whose steps have one deadline together. The resolver, which looks up the host, has its own, and
-:class:`TimedConnection` has exceptions while it connects.
+:class:`TimedConnection` may take longer while it connects.
 
 The timeout of a socket is for each read. With it alone, a server that sends a byte of a header every few seconds would
 hold a thread without an end.
@@ -79,8 +79,8 @@ class _TimedFile(io.RawIOBase):
 
 
 class TimedConnection(HTTPConnection):
-    """A connection of urllib, which may lead through a proxy. While it connects, each address of the host, and each
-    read of a proxy's answer, may take the whole time.
+    """A connection of urllib, which may lead through a proxy. While it connects, each address of the host, each read of
+    a proxy's answer, and the TLS handshake may take the whole time.
     """
 
     def __init__(self, deadline: Deadline, host: str, **options: Any) -> None:

@@ -39,7 +39,9 @@ GROUP, TRANSACTIONAL_ID = ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 
 
 class Row(NamedTuple):
-    """Permissions that one API needs, the answer without them, and the checks."""
+    """Permissions that one API needs, the answer without them, and the checks. The handler itself checks the needs that
+    no check of the row covers: topics of Fetch and ShareFetch, for example.
+    """
 
     needs: str
     refused: str

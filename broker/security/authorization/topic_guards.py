@@ -281,8 +281,8 @@ def create_partitions(call: Call) -> Any:
 
 
 def delete_topics(call: Call) -> Steps[Any]:
-    """Answer DeleteTopics, which needs DELETE of the cluster or of each topic. A client that may not DESCRIBE a topic
-    does not learn its name from its id, nor its id from its name.
+    """Answer DeleteTopics, which needs DELETE of the cluster or of each topic. Without DELETE of the cluster, a client
+    that may not DESCRIBE a topic does not learn its name from its id, nor its id from its name.
     """
     if call.has_permission(cluster(AclOperation.DELETE), is_filter=True):
         return (yield from call.settle(call.request))
