@@ -8,8 +8,8 @@
     any                 anything else, or a wrong token           FAILED
 
 A re-authentication (KIP-368) begins at HANDSHAKE, and must have the same mechanism and user as before. TABLE is this
-table as code. A token may need work in a thread: then the outcome has ``work``, and the caller passes the result of the
-work to ``conclude``. No other frame is received meanwhile.
+table as code. A token may need work in a thread: then the outcome has ``work``. The caller runs ``work`` in a thread,
+and passes ``conclude`` a function that returns its reply or raises its error. No other frame is received meanwhile.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Outcome(NamedTuple):
     frame: bytes | None
     failure: str | None = None
     work: Evaluation | None = None
-    """Work for a thread; its result goes to ``conclude``. There is no answer yet."""
+    """Work for a thread, after which the caller calls ``conclude``. There is no answer yet."""
 
 
 PASS_ON = Outcome(None)
@@ -203,7 +203,9 @@ class SaslAuthenticator:
             )
 
     def conclude(self, evaluation: Evaluation) -> Outcome:
-        """Return the answer to a token whose evaluation is done; after the last token the exchange is complete."""
+        """Return the answer to a token. ``evaluation`` returns the reply, which is ready, or raises the error. After
+        the last token the exchange is complete.
+        """
         header, response = self._header, SaslAuthenticateResponse()
         try:
             reply = self._accept(evaluation)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 MAX_CHARACTERS = 1_024
-"""Longest text for a client. It may quote names that clients give: an error message of a response has 32,767 bytes."""
+"""Longest text for a client. It may quote names that clients give, and an error message of a response may have at most
+32,767 bytes.
+"""
 
 
 class InvalidTokenError(Exception):

@@ -32,7 +32,9 @@ SCRAM_MECHANISMS = {
 }
 NONCE_BYTES = 24
 LONGEST_MESSAGE = 16 * 1024
-"""Largest number of bytes of a message: a listener takes 512 KiB, and so long a name kept the loop for 70 ms."""
+"""Largest number of bytes of a message. A listener accepts 512 KiB by default; a name of that length took the loop
+70 ms to parse.
+"""
 _NAME = r"(?:[^,=\x00-\x1f\x7f]|=2C|=3D)+"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS = r"(?P<extensions>(?:,[A-Za-z]+=[^,\x00]+)*)"
@@ -49,7 +51,9 @@ Credentials = Callable[[str, ScramMechanism], ScramState | None]
 
 
 class TokenCredential(NamedTuple):
-    """Credential of a delegation token's bearer, who acts as the token's owner until the token ends (ms since 1970)."""
+    """Credential of a delegation token's bearer, who acts as the token's owner until ``expires_ms`` (ms since
+    1970).
+    """
 
     state: ScramState
     owner: str

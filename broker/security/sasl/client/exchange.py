@@ -1,6 +1,6 @@
 """Credentials of a client, and the exchange that proves them: tokens out, the server's tokens in.
 
-The commands use them to log in to brokers; a member of a cluster logs in to controllers and other brokers.
+``tidelog.client`` uses them to log in to brokers, a member of a cluster to log in to controllers and other brokers.
 """
 
 from __future__ import annotations

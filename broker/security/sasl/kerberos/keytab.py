@@ -92,7 +92,9 @@ def build_server(listener: str, texts: Mapping[str, str]) -> Callable[[], Kerber
 
 
 def check_module(module: LoginModule, service: str | None) -> None:
-    """Raise ConfigError unless a login module uses a keytab, has a principal, and all services named are the same."""
+    """Raise ConfigError unless a login module is Krb5LoginModule, has only known options, uses a keytab, has a
+    principal, and all services named are the same.
+    """
     options = module.options
     unknown = sorted(options.keys() - OPTIONS)
     is_keytab = options.get("useKeyTab", "true").lower() == "true"

@@ -42,7 +42,7 @@ UNFORESEEN = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, 
 
 
 class MalformedKeysError(Exception):
-    """A document that is not a JWKS, or that cannot be fetched."""
+    """A document that is not a JWKS or cannot be fetched, or a key that cannot be used."""
 
 
 class Pace(NamedTuple):

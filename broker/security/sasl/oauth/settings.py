@@ -1,5 +1,5 @@
-"""Checks of bearer tokens, as one listener's configuration asks for them. The keys are those of Kafka's
-OAuthBearerConfig.
+"""Checks of bearer tokens, as one listener's configuration asks for them. The configuration keys are those of Kafka's
+SaslConfigs and BrokerSecurityConfigs.
 
 ``sasl.server.callback.handler.class`` chooses between signed and unsecured tokens. Kafka's default, unsecured, must be
 named here.
@@ -188,7 +188,7 @@ def check_url(values: Mapping[str, Any], prefix: str = "") -> None:
 
 
 def is_well_formed(url: str) -> bool:
-    """Return whether a URL can be fetched: ASCII without blanks, with a valid host and port. No login is sent."""
+    """Return whether a URL can be fetched: ASCII without blanks and without a login, with a valid host and port."""
     try:
         parts = urlsplit(url)
         if has_login(url):

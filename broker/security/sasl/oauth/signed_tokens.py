@@ -35,7 +35,7 @@ ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
 """Signature algorithms by type and curve of a key."""
 SMALLEST_RSA_BITS = 2048
 MALFORMED = (jwt.PyJWTError, UnsupportedAlgorithm, ValueError, TypeError, OverflowError, RecursionError)
-"""Errors that PyJWT and its library raise for malformed tokens and keys."""
+"""Errors that PyJWT and ``cryptography`` raise for malformed tokens and keys."""
 
 
 class VerificationKey(NamedTuple):
