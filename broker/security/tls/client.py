@@ -26,7 +26,7 @@ class TlsClient:
     """The present context, and the values and files last read, which may have failed to give a context. Any thread."""
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
-        """``values`` are those of the security keys of the listener ``name``. Raises ConfigError."""
+        """``values`` are those of the security keys of the listener ``name``. Raises ConfigError, OSError."""
         self._name = name
         self._lock = threading.Lock()
         self._read: tuple[Mapping[str, Any], dict[str, FileStamp]] = (values, stamps_of(values))
@@ -63,7 +63,7 @@ def is_passing(error: ConfigError | OSError) -> bool:
 
 
 def build_client_context(values: Mapping[str, Any]) -> ssl.SSLContext:
-    """Build the context of a client with these values. Reads files. Raises ConfigError."""
+    """Build the context of a client with these values. Reads files. Raises ConfigError, OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.check_hostname = bool(values["ssl.endpoint.identification.algorithm"])

@@ -84,7 +84,7 @@ def check_suites(suites: Sequence[str]) -> None:
 
 
 def load_key_store(context: ssl.SSLContext, store: KeyStore) -> None:
-    """Load key and chain, without writing them to a disk. Raises ConfigError."""
+    """Load key and chain, without writing them to a disk. Raises ConfigError, OSError."""
     try:
         with file_in_memory(store.pem) as path:
             context.load_cert_chain(path, password=lambda: store.password)
@@ -95,7 +95,7 @@ def load_key_store(context: ssl.SSLContext, store: KeyStore) -> None:
 
 @contextmanager
 def file_in_memory(data: bytes) -> Iterator[str]:
-    """Give a path to bytes in memory, as OpenSSL reads some things only from files."""
+    """Give a path to bytes in memory, as OpenSSL reads some things only from files. Raises OSError."""
     with os.fdopen(os.memfd_create("store"), "wb", buffering=0) as file:
         file.write(data)
         yield f"/proc/self/fd/{file.fileno()}"
@@ -111,7 +111,7 @@ def set_client_checks(context: ssl.SSLContext, values: Mapping[str, Any]) -> Non
 
 def trust(context: ssl.SSLContext, values: Mapping[str, Any], purpose: ssl.Purpose) -> None:
     """Verify the other side by the truststore's certificates, or by the system's if there is none. Raises
-    ConfigError.
+    ConfigError, OSError.
     """
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     trusted = read_trust_store(values)
@@ -127,7 +127,7 @@ def trust(context: ssl.SSLContext, values: Mapping[str, Any], purpose: ssl.Purpo
 def load_trusted(context: ssl.SSLContext, trusted: str) -> None:
     """Verify the other side by these certificates and revocation lists in PEM form.
 
-    Raises ssl.SSLError, MalformedCertificateError.
+    Raises OSError, such as ssl.SSLError, and MalformedCertificateError.
     """
     context.verify_flags |= revocation_flags(trusted)
     with file_in_memory(trusted.encode()) as path:
