@@ -136,7 +136,7 @@ class Server:
         lone_role: Callable[[BrokerConfig, Time, asyncio.AbstractEventLoop], Role] | None = None,
     ) -> None:
         """``on_failure`` is called when the broker cannot go on and has to be stopped; ``failure`` says why.
-        ``lone_role`` builds a role in place of LoneRole, for tests."""
+        ``lone_role`` builds a role in place of LoneRole, for ``tidelog.broker.laboratory``."""
         self.config = config
         self._lone_role = lone_role or LoneRole
         self.failure: str | None = None
@@ -166,8 +166,8 @@ class Server:
     async def start(self) -> list[Endpoint]:
         """Build the parts and open the listeners; return the bound addresses.
 
-        Raises StartError if the data directory is in use or another cluster's, OSError if a port is taken. Raises
-        ConfigError before anything is written, unless the admin API has stored the value.
+        Raises StartError, for example if the data directory is in use or another cluster's, and OSError if a port is
+        taken. Raises ConfigError before anything is written, unless the admin API has stored the value.
         """
         self._descriptor_limit = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
@@ -204,7 +204,7 @@ class Server:
         return Member(self.config, self.time, loop, self._fail)
 
     def abandon_start(self) -> None:
-        """End the start of a member that waits for its cluster, also to be unfenced; do nothing after the start."""
+        """End the start of a member while it waits for the controllers; do nothing after the start."""
         if self._role is not None and not self._has_started:
             self._role.abandon()
 

@@ -51,7 +51,7 @@ def connected_clients(shell: Shell) -> Iterator[ConnectedClient]:
 
 
 def count_requests(dispatcher: Dispatcher) -> Iterable[Sample]:
-    """Count requests by API. The function is in the admin interface, which exports the metrics."""
+    """Count requests by API. Only the admin interface collects metrics, so its ``request_samples`` is imported late."""
     from tidelog.broker.admin.prometheus import request_samples
 
     return request_samples(dispatcher.routes())

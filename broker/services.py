@@ -57,7 +57,7 @@ ms.
 
 
 class LateServices:
-    """The late services of one broker. ``broker`` returns the broker; it is called only once the broker is built."""
+    """The late services of one broker. ``broker`` returns the broker; it is not called before the broker is built."""
 
     __slots__ = (
         "_broker", "_lowering", "admin", "cleaner", "coordinators", "directories", "indexing", "quotas",
@@ -67,7 +67,7 @@ class LateServices:
     def __init__(self, broker: Callable[[], Broker]) -> None:
         self._broker = broker
         self._lowering = threading.Lock()
-        """Held while a truncation changes the cleaner's file without a cleaner: several run in threads."""
+        """Held while a truncation changes the cleaner's file without a cleaner: truncations run in several threads."""
         self.admin: Lazy[AdminListener] = Lazy(
             lambda: build_admin(broker()),
             is_wanted=lambda: bool(broker().config.get_str(ADMIN_LISTENER)),

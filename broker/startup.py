@@ -74,7 +74,7 @@ class ClaimedDirectories(NamedTuple):
     failures: dict[str, KafkaStorageError]
     """Path as configured -> why it is offline from the start."""
     metadata: LoadedMetadata | None = None
-    """Content of the metadata log when it was checked."""
+    """Content of the metadata log as ``check_is_alone`` has read it; None if there is no log."""
     default_directory: bytes = UNASSIGNED_DIRECTORY
     """Id of the only data directory, which new partitions get, as from Kafka's controller; unassigned if there are
     several.
@@ -205,7 +205,7 @@ def build_controller(
     threads: Threads = NO_LOOP,
 ) -> EmbeddedController:
     """Open the metadata log in the first data directory. A new one begins with the feature levels, and the users that
-    were added when the directory was formatted. ``known`` is the log's content when it was checked.
+    were added when the directory was formatted. ``known`` is the log's content, if it was read before.
 
     Raises KafkaStorageError.
     """
@@ -287,11 +287,12 @@ def log_manager_of(
 def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedDirectories:
     """Create, lock and identify every data directory. One that cannot be used is offline, and the others serve.
 
-    The first one must work: it has the broker's metadata, as in Kafka unless ``metadata.log.dir`` is set.
+    The first one must work: it has the broker's metadata, and ``metadata.log.dir`` cannot name another one.
 
     Raises StartError if a directory is in use, belongs to another cluster or node, or is empty although the broker used
-    it before; also if the cluster has other nodes, or the first directory cannot be used. Raises ConfigError, and
-    CheckpointCorruptError for a damaged ``meta.properties``.
+    it before; also if the cluster has other nodes, or the first directory cannot be used. Raises ConfigError for a
+    replication factor above 1, CheckpointCorruptError for a damaged ``meta.properties``, and LogStorageError if
+    ``known-log-directories`` cannot be read.
     """
     metadata = check_is_alone(config, file_system)
     locks: list[OpenFile] = []

@@ -37,8 +37,8 @@ def change_expiry(
 ) -> Steps[int]:
     """Change a token's expiry time by ``change(tokens, requester)``; return the new time in ms once it is durable.
 
-    ``event`` names the change in the audit log. Raises DelegationTokenRequestNotAllowedError and what ``change``
-    raises.
+    ``event`` names the change in the audit log. Raises DelegationTokenRequestNotAllowedError, what ``change`` raises,
+    and KafkaStorageError if the change does not become durable.
     """
     check_may_ask(broker.config, context)
     expires_ms = change(broker.services.tokens.get(), str(context.principal))

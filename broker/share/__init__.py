@@ -2,6 +2,6 @@
 
 Imports: ``tidelog.broker.coordinator``, ``find``, ``quota`` and the layers below.
 Invariant: acquisitions and renewals are in memory only. An acknowledgement is passed to the share coordinator, which
-keeps it in ``__share_group_state``, before it changes the memory, and is answered when it is committed. Loop thread
-only.
+keeps it in ``__share_group_state``; then the state in memory changes. The client is answered when the acknowledgement
+is committed. Loop thread only.
 """

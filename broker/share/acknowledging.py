@@ -40,7 +40,7 @@ def acknowledge_all(
     groups: ShareGroups, metadata: MetadataCache, who: Acknowledger, topics: Iterable[FetchTopic | AcknowledgeTopic]
 ) -> Steps[Outcomes]:
     """Apply the acknowledgements of a request's partitions, one partition in a step. A partition without
-    acknowledgements succeeds."""
+    acknowledgements succeeds if it exists."""
     outcomes: Outcomes = {}
     for topic in topics:
         topic_id = bytes(topic.topic_id)

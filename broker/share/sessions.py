@@ -8,8 +8,9 @@
     another epoch           INVALID_SHARE_SESSION_EPOCH
 
 A session belongs to a member of a group and lasts as long as its connection. When it ends, the records that the member
-has acquired are released. The number of sessions is limited; the ShareFetch handler refuses further members after the
-request's wait time. Loop thread only. Source: KIP-932.
+has acquired in the session's partitions are released, unless a new session of the member replaces it. The number of
+sessions is limited; the ShareFetch handler refuses further members after the request's wait time. Loop thread only.
+Source: KIP-932.
 """
 
 from __future__ import annotations

@@ -143,8 +143,9 @@ class ShareGroups:
     def serve(self, key: StateKey) -> ServedPartition:
         """Return a share partition. If it is not in memory, its state is read from the store.
 
-        Raises UnknownTopicIdError, UnknownTopicOrPartitionError, NotLeaderOrFollowerError if its state cannot be read
-        yet, UnknownServerError if it has no state.
+        Raises UnknownTopicIdError, UnknownTopicOrPartitionError, and KafkaStorageError if the start offset cannot be
+        found in the log. Raises NotLeaderOrFollowerError if another broker leads the partition, or if the state cannot
+        be read yet. Raises UnknownServerError if there is no state, or if reading it fails otherwise.
         """
         found = self.find(key)
         if found is not None:

@@ -6,8 +6,8 @@
 
 A member acquires records for the lock duration, and acknowledges each: accept, release, reject, or renew. Records that
 it releases, or does not acknowledge in time, are available again until the delivery count limit is reached. Records are
-first acquired in whole batches of the log, so a member may acquire offsets that have no record, which it acknowledges
-as a gap.
+first acquired in whole batches of the log, except in the acquire mode RECORD_LIMIT. A batch may have offsets without a
+record: the member acknowledges them as a gap.
 
 Acquisitions and renewals are soft state: a restart forgets them, and the records are available again. Records that were
 compacted or deleted, or whose transaction was aborted, are archived or dropped in memory only, too: after a restart the
@@ -353,8 +353,8 @@ def choose_redelivered(
 ) -> tuple[list[Span], bool]:
     """Choose the parts that are delivered again. The flag says that the member gets no other records with them.
 
-    Records that were released often are delivered in ever smaller halves, and the last time one by one: if one of them
-    breaks its consumers, the others do not reach the delivery limit with it.
+    Records that were released often are delivered in ever smaller parts (a half, a quarter), and the last time one by
+    one: if one of them breaks its consumers, the others do not reach the delivery limit with it.
     """
     taken: list[Span] = []
     for part in parts:

@@ -5,11 +5,11 @@ OpenSSL differs from a socket in four ways, which this module hides:
     receive   one SSL_read returns one record, so it is repeated until nothing more has come or the buffer is full.
               epoll does not report bytes that OpenSSL has decrypted: then another read is scheduled
               (``_schedule_read``). Clients send large frames in many small records: while much of a frame is missing,
-              the kernel wakes the loop only for many bytes (``expect``). That takes 2.5 s/GB in place of 2.8
-              (benchmarks/RESULTS.md, "TLS beside Tidelog's own plain listener, and the floor").
+              the kernel wakes the loop only for many bytes (``expect``). So a produce takes 2.5 s of processor time
+              per GB in place of 2.8 (benchmarks/RESULTS.md, "TLS beside Tidelog's own plain listener, and the floor").
     send      at most CHUNK_BYTES in an SSL_write and TURN_BYTES in a call. If OpenSSL could not send a whole chunk,
               the same bytes must be offered again before any others (``_begun``).
-    MSG_MORE  is unknown to TLS: those bytes are held back and join the next ones in one record (``_held``).
+    MSG_MORE  is unknown to TLS: bytes sent with it are held back and join the next ones in one record (``_held``).
     waiting   a read may have to wait until the socket can be written, and a write until it can be read.
 
 Loop thread only, except ``send_cold``, which uses only the file.
@@ -125,10 +125,10 @@ class TlsSocket:
         return total
 
     def expect(self, missing: int, /) -> None:
-        """Let the kernel report the socket only when most of the ``missing`` bytes of a frame have come.
+        """Let the kernel report the socket only when enough of the ``missing`` bytes of a frame have come.
 
         OpenSSL may have received a part of one record already, so the kernel waits for one record less than
-        ``missing``.
+        ``missing``: for MAX_AWAITED_BYTES at most, and for one byte if fewer than two records are missing.
         """
         smallest = min(missing - RECORD_BYTES, MAX_AWAITED_BYTES)
         smallest = smallest if smallest >= RECORD_BYTES else 1
