@@ -145,7 +145,7 @@ class LogCleanerManager:
         due = [candidate for candidate in candidates if candidate.is_due]
         for candidate in sorted(due, key=lambda c: c.cleanable_ratio, reverse=True):
             if self._try_begin(candidate.topic_partition):
-                with contextlib.suppress(KafkaStorageError):  # its partition is quarantined then
+                with contextlib.suppress(KafkaStorageError):  # then the partition is no longer in progress
                     return self._measure_begun(candidate.log)
         return None
 

@@ -5,10 +5,10 @@ decompressed there, and old message sets are rewritten as version 2. A *batch ta
 it is an int64 array with one row for each batch, and one column for each constant below. Positions are bytes in the
 buffer.
 
-A record's *ordinal* is its number in the order of a pass, counted over readable batches. Both passes of a round read
-the same bytes, so a record has the same ordinal in both. In a segment that only the copy pass reads, ordinals begin at
-0. All that the copy pass needs to know about keys is one bit for each ordinal: whether the record is superseded by a
-later one with its key.
+A round has an index pass, which collects keys, and a copy pass, which filters the batches. A record's *ordinal* is its
+number in the order of a pass, counted over readable batches. A record that both passes read has the same ordinal in
+both. In a segment that only the copy pass reads, ordinals begin at 0. All that the filter needs to know about keys is
+one bit for each ordinal: whether the record is superseded by a later one with its key.
 """
 
 from __future__ import annotations

@@ -5,13 +5,13 @@ The map has buckets of 64 bytes, one cache line each, with three entries, so tha
     bytes  0..47   three digests of 16 bytes
     bytes 48..59   low 32 bits of three values        bytes 60..62   high 8 bits of them        byte 63   unused
 
-A value is a record's ordinal + 1; 0 marks a free entry. That is 21.3 bytes for each key, and 24 in Kafka's map. The
-bucket of a digest is its first word scaled to the number of buckets; if a bucket is full, the next one is used. A probe
-compares a whole bucket. No entry is ever removed, so a search ends at the first free one.
+A value is a record's ordinal + 1; 0 marks a free entry. A key takes 21.3 bytes, and 24 in Kafka's map. The bucket of a
+digest is its first word scaled to the number of buckets; if a bucket is full, the next one is used. A probe compares a
+whole bucket. Entries are removed only all together, so a search ends at the first free one.
 
-``put_block`` keeps the larger ordinal of a key and sets the "superseded" bit of the smaller one. The copy pass then
-only reads the bits, without hashing or probing. A block of keys is hashed before it is probed, so that the cache misses
-of independent probes overlap.
+``put_block`` keeps the larger ordinal of a key and sets the "superseded" bit of the smaller one. For segments whose
+keys were put, the copy pass only reads the bits, without hashing or probing. It looks up the keys of other segments. A
+block of keys is hashed before it is probed, so that the cache misses of independent probes overlap.
 
 The digest is SipHash-2-4 with 128 bits under a random key, so that an adversary cannot make two keys collide, or MD5 as
 in Kafka. Python's MD5 would take the interpreter lock for each key; the one here never takes it.
