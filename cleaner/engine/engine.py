@@ -1,7 +1,8 @@
 """Engine of a round's record-level work: compiled modules, or a plain Python reference where nothing is compiled.
 
-Both engines fill the same tables and write the same bytes, as property tests check, so a round can use either. The
-compiled modules also run as plain Python, but slower than the reference, which is written for that.
+Both engines fill the same batch tables, keep the same records and write equal bytes before compression, as property
+tests check. So a round can use either. The compiled modules also run as plain Python, but slower than the reference,
+which is written for that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tidelog.cleaner.engine.offset_map import (
 )
 from tidelog.cleaner.engine.transaction_rows import TransactionRows
 
-#: Smallest first size of a map: 512 KiB fit into the second-level cache and hold 24,000 keys.
+#: Smallest first size of a map: 512 KiB fit into the second-level cache and have 24,576 entries.
 FIRST_MAP_BYTES = 512 * 1024
 #: Factor by which a map that is full grows.
 GROWTH = 4
@@ -39,8 +40,8 @@ class KeyMap(Protocol):
     """Map from a key's digest to the key's largest ordinal. Of two records with one key, the one with the smaller
     ordinal is superseded.
 
-    ``bits`` are the superseded bits of the clean section and of the dirty section (``batch_table.DIRTY_ORDINALS``), in
-    which the bits of superseded records are set.
+    ``put`` and ``put_digests`` set the bits of superseded records in ``bits``: an array for the clean section, and one
+    for the dirty section, whose ordinals begin at ``batch_table.DIRTY_ORDINALS``.
     """
 
     limit: int  # the most keys that the map takes
@@ -258,7 +259,7 @@ AS_BUILT = Modules()
 
 class BucketMap:
     """:class:`KeyMap` in compiled code, laid out as in ``tidelog.cleaner.engine.digest_map``. It begins small, so that
-    few keys stay in the CPU's caches, and grows fourfold each time, up to ``memory`` bytes."""
+    a map of few keys fits into the CPU's caches, and grows fourfold each time, up to ``memory`` bytes."""
 
     def __init__(self, module: Any, memory: int, load_factor: float, algorithm: str, first_bytes: int) -> None:
         self._module = module

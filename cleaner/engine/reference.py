@@ -1,7 +1,7 @@
 """Record-level work of the cleaner in plain Python: the reference for the compiled modules beside it, and the engine
 where they are not compiled.
 
-The functions have the same arguments and results as those of the compiled modules, and are written in the simplest way,
+The functions have the arguments and results of the methods of ``CompiledEngine``, and are written in the simplest way,
 with ``bytes`` and ``struct``. Property tests compare the two.
 """
 
@@ -74,8 +74,8 @@ def write_varint(value: int) -> bytes:
 
 
 def _read_size(data: bytes, position: int, end: int, smallest: int) -> tuple[int, int]:
-    """Read the size of a field: (size, position of its bytes). It must be at least ``smallest``, and the bytes must end
-    before ``end``."""
+    """Read the size of a field: (size, position of its bytes). Raises MalformedRecordError if the size is below
+    ``smallest``, or the bytes reach beyond ``end``."""
     size, position = _read_varint(data, position, end)
     if size < smallest or size > end - position:
         raise MalformedRecordError
@@ -108,7 +108,8 @@ def _read_record(data: bytes, start: int, end: int) -> ParsedRecord:
 
 
 def _read_records(data: bytes, row: IntegerArray) -> list[ParsedRecord]:
-    """Read all records of a batch. Raises MalformedRecordError if they do not fill it or their offsets do not grow."""
+    """Read all records of a batch. Raises MalformedRecordError if a record is malformed, if the records do not fill the
+    batch, or if their offsets do not grow or exceed the batch's last offset."""
     records: list[ParsedRecord] = []
     position, end = int(row[at.BODY]), int(row[at.BODY] + row[at.BODY_SIZE])
     last_delta = -1
@@ -167,10 +168,10 @@ def scan_batches(
 ) -> tuple[int, int, int]:
     """Describe the whole batches in ``buffer[limits[0]:limits[1]]`` in ``table``.
 
-    ``offsets`` are the lowest offset of the segment and the lowest one after it. A batch outside of them becomes
-    POISON, as the CRC does not cover its base offset. Returns the number of rows, the position after the last batch,
-    and the size of the next batch by its length field. That size is 0 if fewer than 12 bytes are left or the table is
-    full, and negative if no batch can have it.
+    ``offsets`` are the lowest offset of the segment and the lowest one after it. A version 2 batch outside of them
+    becomes POISON, as the CRC does not cover its base offset. Returns the number of rows, the position after the last
+    batch, and the size of the next batch by its length field. That size is 0 if fewer than 12 bytes are left or the
+    table is full, and negative if no batch can have it.
     """
     position, end = limits
     data = buffer[: end + at.PADDING].tobytes()
@@ -194,17 +195,17 @@ def scan_batches(
 
 
 def _bytes_of(buffer: ByteArray, table: IntegerArray, rows: tuple[int, int]) -> bytes:
-    """Return a copy of the part of the buffer that ``rows`` use, which is often far less than the whole buffer."""
+    """Return a copy of the buffer up to the last byte of ``rows``, which is often far less than the whole buffer."""
     wanted = table[rows[0] : rows[1]]
     ends = np.maximum(wanted[:, at.POSITION] + wanted[:, at.SIZE], wanted[:, at.BODY] + wanted[:, at.BODY_SIZE])
     return buffer[: int(ends.max(initial=0)) + at.PADDING].tobytes()
 
 
 def parse_records(buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], keys: IntegerArray) -> int:
-    """Write (key position, key size, ordinal) of the records with keys to ``keys``, for the batches of ``rows`` that
-    are not marked as NOT_INDEXED; return the number of keys.
+    """Write (key position, key size, ordinal) of the records with keys to ``keys``, for the readable batches of
+    ``rows`` that are not marked as NOT_INDEXED; return the number of keys.
 
-    A batch that cannot be parsed becomes POISON and adds none.
+    A batch that cannot be parsed becomes POISON and adds no key.
     """
     data = _bytes_of(buffer, table, rows)
     found = 0
@@ -397,7 +398,8 @@ def filter_batches(
 def index_entries(
     out_table: IntegerArray, written: int, interval: int, state: IntegerArray, entries: IntegerArray
 ) -> int:
-    """Build the index entries of the written batches, for the same batches as appends of each would; return how many.
+    """Build the index entries of the written batches; return how many. They are those that appends of the single
+    batches would have made.
 
     ``state`` is carried from call to call: position, bytes since the last entry, largest timestamp so far and its
     offset. ``entries`` receives rows of last offset, position, largest timestamp and its offset. A batch without a
@@ -440,7 +442,8 @@ def _aborted_transaction(transactions: TransactionRows, producer_id: int, offset
 
 
 class BatchDecisions:
-    """Decisions about batches in log order. ``markers`` collects the aborted transactions whose marker is kept."""
+    """Decisions about batches in log order. ``markers`` collects the rows of ``transactions.aborted`` whose marker is
+    kept because this pass has read batches of the transaction."""
 
     def __init__(self, data: bytes, transactions: TransactionRows) -> None:
         self.data = data
@@ -500,7 +503,8 @@ class BatchDecisions:
 def decide_batches(
     buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], transactions: TransactionRows
 ) -> list[int]:
-    """Fill DECISION of ``rows``; return the rows of ``transactions.aborted`` whose marker is kept."""
+    """Fill DECISION of ``rows``; return the rows of ``transactions.aborted`` whose marker is kept because this pass has
+    read batches of the transaction."""
     decisions = BatchDecisions(_bytes_of(buffer, table, rows), transactions)
     for row in table[rows[0] : rows[1]]:
         if row[at.STATE] == BatchState.POISON:
