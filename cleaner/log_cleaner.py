@@ -3,9 +3,9 @@
     thread:  a request, if there is one; else the dirtiest log that is due -> a round
              neither: wait for log.cleaner.backoff.ms, or for a request
 
-Any failure of a round quarantines its partition with the reason, and the thread goes on. A thread that ends by an error
-outside of a round is replaced and counted. All threads share the rate of ``log.cleaner.io.max.bytes.per.second``. This
-module imports nothing heavy: numpy is imported by the first round.
+Any failure of a round quarantines its partition with the reason, and the thread goes on. A thread that ends by an
+error is replaced and counted. All threads share the rate of ``log.cleaner.io.max.bytes.per.second``. This module
+imports nothing heavy: numpy is imported by the first round.
 
 Any thread may call all methods; ``status`` reads files, ``shutdown`` waits for cleaner threads.
 """

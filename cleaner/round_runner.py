@@ -48,7 +48,7 @@ def _count_processors() -> int:
 
 @cache
 def _import_cleaner() -> ModuleType:
-    """Import the module of rounds, which imports numpy. Other threads wait meanwhile."""
+    """Import the module of rounds, which imports numpy. Other callers wait until the import is done."""
     with quiet_import("numpy"):
         return importlib.import_module("tidelog.cleaner.round.cleaner")
 

@@ -64,13 +64,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Batches for one step of a pass, expanded or POISON: ``rows`` (first, end) of ``table``, whose bytes are in
-    ``buffer``.
+    """Batches for one step of a pass, none of them PACKED any more: ``rows`` (first, end) of ``table``, whose bytes are
+    in ``buffer``.
 
     The buffer begins at byte ``position`` of the file. ``ordinal`` is the ordinal after the last record of these rows.
-    ``bytes_read`` counts all bytes that the reader has read, up to the end of the chunk. ``is_plain`` says that no
-    batch was expanded. ``keys`` has (key position, key size, ordinal) of each record with a key, if the ``prepare`` of
-    :class:`Reading` parsed them.
+    ``bytes_read`` counts the bytes of all batches that the reader has read, up to the end of the chunk. ``is_plain``
+    says that no batch was expanded. ``keys`` has (key position, key size, ordinal) of each record with a key, if the
+    ``prepare`` of :class:`Reading` parsed them.
     """
 
     buffer: ByteArray

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 _NEVER_MS = 2**63 - 1
 _BEFORE_ALL_MS = -(2**63)
 
-#: Dirty bytes for each byte of a new map: with a key in every third record of 100 bytes, the map need not grow.
+#: Dirty bytes for each byte of a new map: with a new key in every fourth record of 100 bytes, the map need not grow.
 DATA_PER_MAP_BYTE = 16
 
 
@@ -99,7 +99,7 @@ class RoundHooks:
     """Callbacks of a round.
 
     ``check`` gets the number of bytes read or to be written; it may wait (throttle) or raise CleaningAbortedError.
-    ``progress`` gets, after each group, the offset below which the log is clean.
+    ``progress`` gets, after each group that ends above the first dirty offset, the offset below which the log is clean.
     """
 
     check: Callable[[int], None] = lambda _bytes: None
@@ -120,9 +120,9 @@ NO_NEEDS = ProducerNeeds(np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64))
 def read_needs(log: UnifiedLog, clean_bound: int) -> ProducerNeeds:
     """Read what the producers need of the log, some of them under its lock at a time: appends wait for it.
 
-    A producer that is added or writes between two parts needs records at the log's end, above the round's section: at
-    worst an older batch of it is kept, too. A truncation builds another state, in another order. Raises
-    CleaningAbortedError after one, which ``clean_bound`` shows.
+    A producer that is added or writes between two parts needs records at the log's end, which the round does not read:
+    at worst an older batch of the producer is kept, too. A truncation rebuilds the producers' state, in another order.
+    Raises CleaningAbortedError if one has lowered the log's bound below ``clean_bound``, that of the round's start.
     """
     parts, tables = producers_in_parts(log.producer_state, PRODUCERS_UNDER_LOCK), [np.zeros((0, 3), np.int64)]
     part: list[ProducerEntry] | None = []
@@ -166,7 +166,7 @@ class Cleaner:
         """Clean a log and return the counts; with ``dry_run`` only read and count.
 
         Raises CleaningAbortedError, KafkaStorageError; then each group is either cleaned or unchanged. Temporary files
-        are removed, those of a swap that failed by the next load of the log.
+        are removed; those of a failed swap stay until the log is loaded again.
         """
         cleaning = CleaningRound(self._engine, self._options, cleanable, now_ms, hooks or RoundHooks())
         try:
@@ -220,7 +220,8 @@ class CleaningRound:
             self._index.build(self._reader, clean, dirty, self._transactions)
         self.stats.bytes_indexed = self._reader.bytes_read
         if not dry_run:
-            # A power loss must take no record after those that it superseded are gone, nor a marker in the tail.
+            # A power loss may take neither a record after those it superseded are gone, nor a marker after the records
+            # it aborted are gone.
             self._log.flush()
         self._copy(Section([*clean.segments, *dirty.segments], [*clean.ends, *dirty.ends]), dry_run=dry_run)
         self._sum_up(end)
@@ -249,8 +250,8 @@ class CleaningRound:
 
     @contextmanager
     def _abort_if_removed(self, segments: Sequence[LogSegment]) -> Iterator[None]:
-        """Turn a storage error of the block into CleaningAbortedError if retention, truncation or deletion has removed
-        one of ``segments``.
+        """Turn a storage error of the block into CleaningAbortedError if the log was closed, or if retention or
+        truncation has removed one of ``segments``.
 
         Nothing is wrong with the log then: the next round begins with the segments that are left.
         """

@@ -15,8 +15,11 @@ MAX_OFFSET_DELTA = 2**31 - 1
 
 
 class LegacyRun:
-    """Consecutive old messages that become one version 2 batch; a compressed set becomes a batch of its own. A run with
-    ``unreadable`` has no other messages: it is the row of one that cannot be read, whose bytes are kept (POISON)."""
+    """Consecutive old messages that become one version 2 batch; a compressed set becomes a batch of its own.
+
+    ``unreadable`` is the row of a message that cannot be read, whose bytes are kept (POISON). Its run has no other
+    messages.
+    """
 
     def __init__(self) -> None:
         self.rows: list[IntegerArray] = []
@@ -46,8 +49,8 @@ class LegacyRun:
         return True
 
     def finish(self) -> tuple[IntegerArray, bytearray]:
-        """Return the row and bytes of the version 2 batch; the run, which has messages, is empty afterwards. The
-        records are not compressed yet, although the header names the codec."""
+        """Return the row and bytes of the version 2 batch, and empty the run, which must have messages. The records are
+        not compressed yet, although the header names the codec."""
         records, rows = self._records, self.rows
         append_time = records[0].timestamp if self._timestamp_type else None
         batch = build_batch(records, BatchOptions(log_append_time=append_time))

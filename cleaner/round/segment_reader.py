@@ -2,8 +2,8 @@
 
 A buffer holds a chunk of the segment and, after it, scratch memory for batches that must be expanded. Compressed
 batches are decompressed there after a copy of their header. Old message sets (magic 0 and 1) become version 2 batches
-there; single messages in a row share one. When the scratch memory is full, the rows done so far are yielded as a step.
-The next step has another buffer, so that one can be filled while the other is used.
+there; consecutive single messages share one. When the scratch memory is full, the rows done so far are yielded as a
+step. The next step has another buffer, so that one can be filled while the other is used.
 
 The records of readable batches are numbered here in file order: these numbers are the *ordinals*. The buffer is
 enlarged for a batch that does not fit, and becomes smaller again later.
@@ -41,9 +41,9 @@ from tidelog.protocol.record.record_batch import CRC_OFFSET, MAGIC_OFFSET, MAGIC
 
 #: Expanded bytes after which a step ends: many small compressed batches share a step, a large one has its own.
 SCRATCH_BYTES = 4 * 1024 * 1024
-#: If batches are larger than a 16th of ``io_buffer_bytes``, chunks have four times as many bytes. A batch that is cut
-#: at a chunk's end is read again: a tenth of all bytes with batches of 200 KB in chunks of 1 MB. 400 MB of such batches
-#: take 0.25 s of CPU with the larger chunks, and 0.37 s with the smaller ones.
+#: If a chunk's batches are on average larger than a 16th of ``io_buffer_bytes``, the next chunk has four times as many
+#: bytes. A batch that is cut at a chunk's end is read again: a tenth of all bytes with batches of 200 KB in chunks of
+#: 1 MB. 400 MB of such batches take 0.25 s of CPU with the larger chunks, and 0.37 s with the smaller ones.
 LARGE_BATCH_SHARE = 16
 LARGE_CHUNK_BUFFERS = 4
 #: Before a larger batch gets memory, its checksum is compared: a damaged length may claim the rest of the segment.
@@ -62,7 +62,8 @@ _UNREADABLE = (InvalidRecordError, CorruptMessageError, MessageTooLargeError, Un
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
     """A batch that could not be read, and was kept as it is: its segment's base offset, its byte in the segment, and
-    its offset."""
+    its offset. For a segment that is not cleaned, ``position`` is the byte where no batch begins, and the offset is -1.
+    """
 
     segment: int
     position: int
@@ -193,7 +194,8 @@ class SegmentReader:
             shared.release()
 
     def _fill(self, chunk: Chunk, fd: int, span: tuple[int, int], offsets: tuple[int, int]) -> None:
-        """Read and frame from byte ``span[0]`` of a file that ends at ``span[1]``. No rows when nothing is framed.
+        """Read a chunk from byte ``span[0]`` of a file, and frame it; bytes from ``span[1]`` on are not read. The chunk
+        has no rows if no batch is framed.
 
         Raises KafkaStorageError.
         """
@@ -226,8 +228,8 @@ class SegmentReader:
         ]
 
     def _matches_checksum(self, chunk: Chunk, fd: int, position: int, size: int) -> bool:
-        """Read a batch of ``size`` bytes piece by piece; return whether its checksum is right. The chunk has its
-        beginning. Raises KafkaStorageError.
+        """Read a batch of ``size`` bytes piece by piece; return whether its checksum is right. ``chunk`` has the
+        beginning of the batch. Raises KafkaStorageError.
         """
         head = chunk.buffer.data
         is_legacy = head[MAGIC_OFFSET] < MAGIC_V2

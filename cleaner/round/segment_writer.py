@@ -80,7 +80,7 @@ class CleanedSegment:
 
     def begin(self) -> LogSegment:
         """Create the new segment's files if they do not exist, and copy the bytes noted by ``pass_over``. Raises
-        KafkaStorageError."""
+        KafkaStorageError and what ``check`` raises."""
         if self.segment is None:
             environment = self._log.environment
             with self._log.files:
@@ -107,7 +107,7 @@ class CleanedSegment:
             self._log.environment.file_system.unlink(path, missing_ok=True)
 
     def write(self, out: ByteArray, out_table: IntegerArray, written: int, size: int) -> None:
-        """Append filtered batches, compressed by their codecs. Raises KafkaStorageError."""
+        """Append filtered batches, compressed by their codecs. Raises KafkaStorageError and what ``check`` raises."""
         segment = self.begin()
         data = self.pack(out, out_table, written, size)
         self._check(len(data))
@@ -177,7 +177,7 @@ class CleanedSegment:
 
     def finish(self, modified_from: LogSegment) -> LogSegment | None:
         """Write the indices, flush the segment, and give it the modification time of ``modified_from``. Return None if
-        nothing was written. Raises KafkaStorageError.
+        nothing was written. Raises KafkaStorageError and what ``check`` raises.
         """
         segment = self.segment
         if segment is None:

@@ -124,7 +124,8 @@ class Spill:
                 raise LogStorageError("write", self._directory, error.errno or errno.EIO) from error
 
     def resolve(self, key_map: KeyMap, bits: tuple[ByteArray, ByteArray], check: Callable[[], None]) -> None:
-        """Set the superseded bits for all rows in the file. ``check`` is called before each piece and may raise."""
+        """Set the superseded bits for all rows in the file. ``check`` is called for each piece that is read. Raises
+        KafkaStorageError and what ``check`` raises."""
         counts = sum((np.diff(piece.starts) for piece in self._pieces), np.zeros(PARTITIONS, np.int64))
         first = 0
         while first < PARTITIONS:

@@ -84,7 +84,8 @@ class KeyIndex:
     def build(
         self, reader: SegmentReader, clean: Section, dirty: Section, transactions: Callable[[], TransactionRows]
     ) -> None:
-        """Walk the sections and find all superseded records. Raises KafkaStorageError and what ``check`` raises."""
+        """Walk the dirty section, and the clean one if the map became full; set the bits of superseded records. Raises
+        KafkaStorageError and what ``check`` raises."""
         self._walk(reader, dirty, at.DIRTY_ORDINALS, transactions())
         self.utilization = 1.0 if self._spill else self._map.size / self._map.limit
         if self._spill is None:
