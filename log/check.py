@@ -1,12 +1,14 @@
-"""Check of one partition directory's invariants, read-only (``tidelog check``, and after every fault test).
+"""Check of one partition directory's invariants, read-only, for ``tidelog check``, the adoption of Kafka's directories
+and fault tests.
 
 These are checked:
 
 - base offsets; every batch's header and CRC; offsets that strictly grow, within and across segments;
-- offset indices: entries grow, and each names a batch by its last offset and position;
+- offset indices: entries grow, and each names an append by its last offset and the position of its first batch;
 - time indices: entries grow, have last offsets of batches, and no timestamp later than the latest record's;
 - transaction indices have the aborted transactions that the markers in the records show;
-- leader epochs grow and begin within the log; producer snapshots and ``partition.metadata`` can be read.
+- leader epochs grow, and none begins beyond the log's end;
+- producer snapshots and ``partition.metadata`` can be read.
 
 An index may differ from a rebuilt one: it may have fewer entries (a full disk, several batches in one append). The
 index of a log that was not closed may end with zeros.
@@ -63,7 +65,7 @@ class Finding(NamedTuple):
 
 class IndexFindings(NamedTuple):
     """Findings of a segment's offset and time index: wrong entries, and those that could not be compared with the
-    segment. Without both, each entry was compared."""
+    segment. If both lists are empty, each entry was compared and is right."""
 
     wrong: list[Finding]
     unchecked: list[Finding]
@@ -293,7 +295,7 @@ class _Checker:
             yield Finding(path, slots[0], _count_unchecked(slots))
 
     def _index_entries(self, base: int) -> list[_IndexEntry]:
-        """Read the offset index, up to the zeros after its entries, in a log that was not closed."""
+        """Read the offset index, up to the zeros with which the index of a log that was not closed may end."""
         found = list(self.iter_indexed_batches(base))
         limits = [*(position for position, _ in found[1:]), sys.maxsize]
         return [

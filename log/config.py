@@ -160,14 +160,14 @@ TOPIC_CONFIG_DEF = ConfigDef(
             _LONG,
             -2,
             between(-2),
-            "Local part of retention.bytes with tiered storage; -2 means retention.bytes.",
+            "Accepted for Kafka's sake; there is no tiered storage.",
         ),
         _key(
             "local.retention.ms",
             _LONG,
             -2,
             between(-2),
-            "Local part of retention.ms with tiered storage; -2 means retention.ms.",
+            "Accepted for Kafka's sake; there is no tiered storage.",
         ),
         _key("max.compaction.lag.ms", _LONG, MAX_LONG, between(1), "Longest time a record stays uncompacted, in ms."),
         _key(
@@ -346,7 +346,8 @@ class LogConfig:
         self._set_retention(values)
         self._set_records(values, given)
         self.acknowledges_at_once = self.flush_messages == MAX_LONG and self.min_insync_replicas <= 1
-        """Whether an append need not wait for a sync or for other replicas, computed once for the produce path."""
+        """Whether an append needs no check of the in-sync replicas: no sync is configured, and ``min.insync.replicas``
+        is 1. Computed once for the produce path."""
         self.index_keys: bool = values["index.keys"]
         self.index_slots: int = values["index.keys.slots"]
         self.index_entries: int = values["index.keys.entries"]
@@ -421,7 +422,7 @@ def validation_params(topic_partition: str, config: LogConfig) -> ValidationPara
 
 
 def topic_defaults(server_values: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect the topic defaults from server settings. ``server_values`` has only settings that were made, parsed."""
+    """Collect the topic defaults from ``server_values``: the parsed values of the server keys that were given."""
     defaults = {}
     for topic_key, synonyms in SYNONYMS.items():
         for synonym in synonyms:
