@@ -34,8 +34,8 @@ _PROBE_BYTES = 4096
 class DeletionQueue:
     """Files to unlink after ``file.delete.delay.ms``, by the monotonic clock. Any thread.
 
-    A crash before the deadline loses only the queue: the next start removes all names that end in ``.deleted`` or
-    ``-delete``.
+    A crash before the deadline loses only the queue: the next start removes directories whose names end in ``-delete``,
+    and the next load of a log removes its ``.deleted`` files.
     """
 
     __slots__ = ("_heap", "_lock", "_sequence", "_time")
@@ -181,7 +181,8 @@ class DirectoryState:
     # ---- disk space
 
     def give_up_reserve(self) -> bool:
-        """Free the disk space that is kept for deletions and metadata; return False if there is none. Any thread."""
+        """Free the disk space that is kept for deletions and metadata; return False if there is none, or if its file
+        cannot be deleted. Any thread."""
         with self._room_lock:
             if self._reserve is None or not self._reserve.give_up():
                 return False

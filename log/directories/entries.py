@@ -33,9 +33,10 @@ class Entry:
         self, directory: LogDirectory, path: str, *, clean: bool, topic_id: bytes | None = None, is_new: bool = False,
         found_id: bytes | None = None,
     ) -> None:  # fmt: skip
-        """``clean`` says that the log directory was shut down cleanly, so that the log needs no recovery. ``topic_id``:
-        the topic id that a new log gets, whichever caller opens it first. ``is_new``: the directory was made for a new
-        log, which was not opened yet. ``found_id``: the id in the directory's ``partition.metadata``, if that was read
+        """``clean`` says that the log needs no recovery: its log directory was shut down cleanly, or the log is new.
+        ``topic_id``: the id of the partition's topic. A log without an id gets this one, and a log with another id is
+        refused, unless the caller that opens it gives an id. ``is_new``: the directory was made for a new log, which
+        was not opened yet. ``found_id``: the topic id in the directory's ``partition.metadata``, if that was read
         already."""
         self.found_id = found_id
         self.is_new = is_new

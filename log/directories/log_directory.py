@@ -89,8 +89,8 @@ class LogDirectory:
         return offsets
 
     def write(self, file_system: FileSystem, name: str) -> None:
-        """Write a table's offsets to its checkpoint file, unless the file has them already. If the disk fails, the
-        directory goes offline. Raises KafkaStorageError."""
+        """Write a table's offsets to its checkpoint file, unless the file has them already or the directory is offline.
+        If the disk fails, the directory goes offline. Raises KafkaStorageError."""
         with self._write_lock:
             offsets = dict(self._offsets(name))  # copied in one step: other threads change the tables
             if self._written.get(name) == offsets or not self.is_online:

@@ -14,7 +14,8 @@ METADATA_DIRECTORY = "__cluster_metadata-0"
 
 
 def partition_of_name(name: str) -> TopicPartition | None:
-    """Return the partition of a directory name; None for the name of anything but a served partition's directory."""
+    """Return the partition of a directory name; None for any other name, and for a directory that is deleted, put aside
+    or being moved. ``METADATA_DIRECTORY`` is not told apart from partitions."""
     if name.endswith(_RESERVED_SUFFIXES):
         return None
     try:

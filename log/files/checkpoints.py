@@ -105,7 +105,8 @@ def read_if_there(file_system: ReadableFiles, path: str) -> bytes | None:
 def read_offset_checkpoint(
     file_system: ReadableFiles, path: str, known: dict[str, TopicPartition] | None = None
 ) -> dict[TopicPartition, int]:
-    """Read the offsets by partition; empty when the file is missing. Raises CheckpointCorruptError.
+    """Read the offsets by partition; empty when the file is missing. Raises CheckpointCorruptError, and what
+    ``file_system`` raises.
 
     ``known`` has partitions by directory name; those of this file are added. So several files of ten thousand lines
     share one object for each partition.
@@ -138,7 +139,9 @@ def write_offset_checkpoint(file_system: FileSystem, path: str, offsets: Mapping
 
 
 def read_leader_epochs(file_system: ReadableFiles, path: str) -> list[EpochEntry]:
-    """Read the entries in the order of the file; empty when the file is missing. Raises CheckpointCorruptError."""
+    """Read the entries in the order of the file; empty when the file is missing. Raises CheckpointCorruptError,
+    and what ``file_system`` raises.
+    """
     data = read_if_there(file_system, path)
     if data is None:
         return []
@@ -150,7 +153,7 @@ def read_leader_epochs(file_system: ReadableFiles, path: str) -> list[EpochEntry
 
 def read_partition_metadata(file_system: ReadableFiles, directory: str) -> bytes | None:
     """Read the topic id of a partition directory; None when it has no ``partition.metadata``. Raises
-    CheckpointCorruptError.
+    CheckpointCorruptError, and what ``file_system`` raises.
     """
     path = os.path.join(directory, PARTITION_METADATA_FILE)
     data = read_if_there(file_system, path)
