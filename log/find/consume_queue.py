@@ -77,7 +77,8 @@ class ConsumeQueueFile:
 
     @classmethod
     def open(cls, file_system: FileSystem, path: str, base_offset: int, size: int) -> ConsumeQueueFile:
-        """Open an existing file of ``size`` bytes. Raises IndexDamagedError if no ConsumeQueue has that size."""
+        """Open an existing file of ``size`` bytes. Raises IndexDamagedError if no ConsumeQueue has that size,
+        LogStorageError."""
         if size < ENTRY_BYTES or size % ENTRY_BYTES:
             raise IndexDamagedError(f"{path} has {size} bytes, which is not a whole number of entries")
         return cls(path, base_offset, open_descriptor(file_system, path, size, create=False), size)
@@ -102,7 +103,7 @@ class ConsumeQueueFile:
         """Write entries for the rows from ``start`` on, the first of which belongs to this file. Return the row after
         them: the end, the first of a later file, or one after a large gap of offsets.
 
-        Raises IndexDamagedError if the file was cut, and LogStorageError if the disk is full: the caller puts the same
+        Raises IndexDamagedError if the file was cut, and LogStorageError if a write fails: the caller puts the same
         rows again later.
         """
         check_size(self._descriptor, self.path, self.capacity * ENTRY_BYTES)
@@ -145,7 +146,8 @@ class ConsumeQueueFile:
         return checksum
 
     def clear_from(self, offset: int) -> None:
-        """Set the entries from ``offset`` on to zero, as they may not have reached the disk. Raises LogStorageError."""
+        """Set the entries from ``offset`` on to zero: after a crash only some of them may be there. Raises
+        LogStorageError."""
         position = max(0, offset - self.base_offset) * ENTRY_BYTES
         try:
             os.ftruncate(self._descriptor, position)

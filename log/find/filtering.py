@@ -108,7 +108,7 @@ class KeyCandidates:
 
     def iterate(self, indexer: LogIndexer, start: int) -> tuple[Iterator[int], int]:
         """Iterate over candidates from ``start`` on; return also an offset below which no other record matches. Raises
-        IndexDamagedError.
+        IndexDamagedError, LogStorageError.
         """
         keys = indexer.keys
         if keys is None:
@@ -149,7 +149,8 @@ class MatchReader:
         return 0 if self._keys is None else self._keys.held_bytes
 
     def read(self, reading: Reading, indexer: LogIndexer | None) -> Matching:
-        """Read the next matching records. Raises IndexDamagedError, CorruptMessageError, KafkaStorageError."""
+        """Read the next matching records. Raises IndexDamagedError, KafkaStorageError, and what :func:`select_part`
+        raises."""
         return _ReadState(self._log, self._query, reading, self._candidates(reading, indexer)).run()
 
     def _candidates(self, reading: Reading, indexer: LogIndexer | None) -> tuple[Iterator[int], int]:
@@ -290,7 +291,7 @@ def gap_batch(offset: int, next_offset: int) -> bytes:
 def select_part(batch: RecordBatch | LegacyRecordBatch, query: Query) -> bytes | memoryview | None:
     """Return the batch with only the records that match; unchanged if all match, None if none does.
 
-    Raises CorruptMessageError, InvalidRecordError.
+    Raises CorruptMessageError, InvalidRecordError, and what decompression raises.
     """
     batch.ensure_valid()
     if isinstance(batch, LegacyRecordBatch):

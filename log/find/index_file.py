@@ -64,7 +64,8 @@ _RESTORED_ENTRIES = 50_000
 
 
 class IndexDamagedError(KafkaStorageError):
-    """An index file contradicts itself; it is reported and rebuilt from the log."""
+    """An index file contradicts itself or its checkpoint, was cut or could not be synced. The index is rebuilt from the
+    log."""
 
 
 class IndexEntry(NamedTuple):
@@ -204,7 +205,8 @@ class IndexFile:
 
     @classmethod
     def open(cls, file_system: FileSystem, path: str, size: int) -> IndexFile:
-        """Open an existing file of ``size`` bytes. Raises IndexDamagedError if it is not an index file."""
+        """Open an existing file of ``size`` bytes. Raises IndexDamagedError if it is not an index file,
+        LogStorageError."""
         if size < HEADER_BYTES + SLOT.size + 2 * ENTRY_BYTES:
             raise IndexDamagedError(f"{path} has only {size} bytes, too few for an index file")
         descriptor = open_descriptor(file_system, path, size, create=False)
@@ -241,7 +243,7 @@ class IndexFile:
         """Write entries for the rows from ``start`` on that have a key; return the row after them, which is the end
         unless the file is full.
 
-        Raises IndexDamagedError if the file was cut, and LogStorageError if the disk is full; then the last part of
+        Raises IndexDamagedError if the file was cut, and LogStorageError if a write fails; then the last part of
         _PUT_ROWS is not in the file.
         """
         check_size(self._descriptor, self.path, self._size)
@@ -317,7 +319,7 @@ class IndexFile:
         with self._lock:
             number, bounds = self._slot(key_hash), self.bounds
         base = bounds.begin_timestamp
-        # A time_diff of 0 may stand for any time before base, the largest for any time after it.
+        # A time_diff of 0 may also stand for any earlier time, and the largest one for any later time.
         low = min((begin - base) // 1000, MAX_TIME_DIFF) if begin > base else 0
         high = min((end - base) // 1000, MAX_TIME_DIFF) if end > base else 0
         query = ChainQuery(self.slots, key_hash, low, high, max(min_offset, 0), bounds.begin_offset)

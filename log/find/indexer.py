@@ -4,9 +4,10 @@
 
 A *row* has what the indices need of one record (``tidelog.log.find.rows``).
 
-An indexer has no thread: the caller of ``step`` decides when and how often. ``step`` holds no lock of the log and
-changes nothing that the append path reads, so an acknowledgement never waits for it. Each index has its own next
-offset: one that was switched on later, or has to be rebuilt, catches up alone from the log start offset.
+An indexer has no thread: the caller of ``step`` decides when and how often. ``step`` changes nothing that the append
+path reads, and holds the log's lock only for a comparison, after an error or a truncation: appends do not wait for
+indexing. Each index has its own next offset: one that was switched on later, or has to be rebuilt, catches up alone
+from the log start offset.
 
 Invariants: all records below an index's ``next_offset`` are in it. ``next_offset`` moves by whole batches and never
 above the high watermark. A batch that cannot be read is skipped with one log line: no reader gets its records either.
@@ -49,8 +50,8 @@ STEP_BYTES = 4 * 1024 * 1024
 """Largest number of bytes that a step reads by default. It takes the interpreter lock half a dozen times for them
 (docs/internals/find.md)."""
 CHECKPOINT_BYTES = 1024 * 1024 * 1024
-"""Indexed bytes after which a checkpoint is due, so that a crash costs only seconds of work. It is not due more often,
-because it syncs files, and appends to the log may have to wait while the file system commits them."""
+"""Indexed bytes after which a step writes a checkpoint, so that a crash costs only seconds of work. A step writes none
+earlier: a checkpoint syncs files, and appends to the log may have to wait while the file system commits them."""
 
 Index = TypeVar("Index", KeyIndex, TagIndex)
 
@@ -136,8 +137,8 @@ class LogIndexer:
 
     @property
     def next_offset(self) -> int:
-        """Offset below which all indices of the log are complete; the log end offset if it has no index. After a
-        truncation they count up to its offset alone, until the next step."""
+        """Offset below which all indices of the log are complete; the log end offset if it has no index. Until the
+        first step after a truncation it is at most the offset at which the log was cut."""
         offsets = [index.next_offset for index in (self.keys, self.tags) if index is not None]
         return min(self.log.index_bound, *offsets) if offsets else self.log.log_end_offset
 
@@ -268,7 +269,7 @@ class LogIndexer:
 
     def trim(self) -> None:
         """Remove index files whose records retention has deleted. Raises KafkaStorageError."""
-        self._restart_after_cut()  # with it goes a checkpoint, which must not outlive the truncation
+        self._restart_after_cut()  # else ``trim`` could write a checkpoint that counts lost records as indexed
         for index in (self.keys, self.tags):
             if index is not None:
                 index.trim(self.log.log_start_offset)

@@ -88,8 +88,8 @@ class KeyIndex:
 
     def restart_at(self, offset: int) -> None:
         """Remove all files; the next offset to index is ``offset``. Raises KafkaStorageError."""
-        # In this order: a reader that finds no file up to its ``next_offset`` sees that ``restarts`` has grown. And
-        # before the directory: if that cannot be removed, records must not count as indexed.
+        # In this order: a reader that has read the old ``next_offset`` and then finds no files sees that ``restarts``
+        # has grown. And before the directory is removed: if that fails, records must not count as indexed.
         self.next_offset = offset
         self.restarts += 1
         self.files, self._bases, self._begun = (), [], 0
@@ -127,7 +127,7 @@ class KeyIndex:
 
     def select(self, key_hash: int, begin: int, end: int, min_offset: int = 0) -> Iterator[int]:
         """Yield the offsets of records with that hash, newest first, down to ``min_offset``, whose time may lie between
-        ``begin`` and ``end`` (ms). Raises IndexDamagedError.
+        ``begin`` and ``end`` (ms). Raises IndexDamagedError, LogStorageError.
         """
         files = [file for file in self.files if file.touches(begin, end) and file.bounds.end_offset >= min_offset]
         for file in files:
@@ -138,8 +138,8 @@ class KeyIndex:
     def checkpoint(self, *, sync: bool = True) -> None:
         """Make the entries durable, unless ``sync`` is false, and write the checkpoint. Raises KafkaStorageError.
 
-        After a put that failed the last checkpoint stays: with entries above ``next_offset``, the records that follow a
-        truncation to there would count as indexed after a restart.
+        After a put that failed the last checkpoint stays: a new one would name entries above ``next_offset``. After a
+        truncation to that offset and a restart, the records appended there would count as indexed.
         """
         if self._reached > self.next_offset:
             return

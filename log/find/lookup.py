@@ -76,7 +76,8 @@ def find_newest(
 ) -> Iterator[Record]:
     """Yield the records of a log that match, highest offset first; with ``below`` only offsets below it.
 
-    Raises NotIndexedError, IndexDamagedError (the caller has the index rebuilt), KafkaStorageError.
+    Raises NotIndexedError, IndexDamagedError (the caller has the index rebuilt), CorruptMessageError,
+    InvalidRecordError, KafkaStorageError, and what decompression raises.
     """
     upper = log.last_stable_offset if committed else log.high_watermark
     upper = upper if below is None else min(below, upper)
@@ -115,7 +116,7 @@ def scan_newest(log: UnifiedLog, query: Query, upper: int, *, committed: bool = 
     time."""
     upper = min(upper, log.last_stable_offset) if committed else upper
     lowest = log.log_start_offset
-    if query.begin > 0:  # negative times are special values of this look-up
+    if query.begin > 0:  # negative times are special values of ListOffsets
         found = log.fetch_offset_by_timestamp(query.begin)
         if found is None:
             return
@@ -196,7 +197,7 @@ class RecordReader:
 
     def record_at(self, offset: int) -> Record | None:
         """Find the record at ``offset``; None if there is none any more, or if it is left out as aborted. Raises
-        CorruptMessageError."""
+        CorruptMessageError, InvalidRecordError, KafkaStorageError, and what decompression raises."""
         batch = self._batch
         if batch is None or not batch.base_offset <= offset <= batch.last_offset:
             batch = self._read(offset)

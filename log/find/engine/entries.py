@@ -1,8 +1,9 @@
 """Compiled routines for entries of index files: build entries, write them, follow a chain, rebuild slots.
 
-The results are those of ``tidelog.log.find.engine.reference``. Files are read and written by descriptor, so a cut or
-unreadable file is an error and never a signal. If a system call fails, the routine only ends; the caller repeats the
-call in Python and gets the error. All routines run without the interpreter lock. C types are in ``entries.pxd``.
+The results are those of ``tidelog.log.find.engine.reference``, which has no ``Chain``. Files are read and written by
+descriptor, so a cut or unreadable file is an error and never a signal. If a system call fails, the routine only ends;
+the caller repeats the call in Python and gets the error. All routines run without the interpreter lock. C types are in
+``entries.pxd``.
 """
 
 from __future__ import annotations

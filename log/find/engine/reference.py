@@ -61,7 +61,7 @@ class WalkStop(IntEnum):
 
 class RowSettings(NamedTuple):
     """Settings of a log's rows: ``key_seed`` of its topic, and the name of the tag header or None. Offsets lie from
-    ``begin`` to below ``end``, and ``due`` is the next one (``ensure_possible``)."""
+    ``begin`` to below ``end``; ``due`` is the first one that is not indexed yet (``ensure_possible``)."""
 
     seed: int
     tag_header: bytes | None
@@ -124,7 +124,7 @@ class Damage(IntEnum):
     """Reason why a chain cannot be followed."""
 
     OUT_OF_CHAIN = 1
-    """An entry's number is not below the number of the entry or slot that names it."""
+    """An entry's number is not below that of the entry that names it, or a slot names an entry that does not exist."""
     BAD_ENTRY = 2
     """The entry's fields do not fit the chain."""
     UNREADABLE = 3
@@ -204,10 +204,11 @@ def append_batch(
 
 
 def ensure_possible(chunk: memoryview, batch: RecordBatch | LegacyRecordBatch, settings: RowSettings) -> None:
-    """Raise InvalidRecordError if the offsets of a batch in a chunk are impossible. No checksum covers its first one.
+    """Raise InvalidRecordError if the offsets of a batch in a chunk are impossible. No checksum covers a batch's
+    first offset.
 
-    If it reaches into the batch that follows, one of both is damaged. It is this one if it begins after the offset that
-    is due, or its checksum is wrong.
+    If the batch's last offset is not below the first one of the next batch, one of the two is damaged: this one, if its
+    first offset is above ``settings.due`` or its checksum is wrong.
     """
     first, last = batch.base_offset if isinstance(batch, RecordBatch) else batch.last_offset, batch.last_offset
     is_possible = settings.begin <= first <= last < settings.end
