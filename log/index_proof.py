@@ -13,8 +13,8 @@ If damage makes batches unreadable, existing entries are kept beside those of th
 end no transaction is open is *settled*: no later marker concerns its records, so later segments need not be searched.
 
 Any thread that may block. ``proof_lock`` is held for the whole proof. The log's lock, for which appends wait, is held
-only to walk over the last appends and to replace the entries. No reader uses an index before it is proven, so none
-reads a mixture of old and new entries.
+only to walk over the segment's last 64 KB and to replace the entries. No reader uses an index before it is proven, so
+none reads a mixture of old and new entries.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def ensure_proven(log: UnifiedLog, segment: LogSegment) -> TransactionIndex:
 
 
 def segment_digest(topic_id: bytes | None, segment: LogSegment) -> str:
-    """Return the digest of a proven index, by which the next load accepts it if segment and index are unchanged. Raises
-    KafkaStorageError."""
+    """Return the digest of a segment's transaction index. A load takes the index for proven if the last checkpoint has
+    this digest. Raises KafkaStorageError."""
     index, size = segment.transaction_index, segment.size
     known = index.digest
     if known is None or known[0] != size:

@@ -1,8 +1,8 @@
 """The tag index of one partition: ConsumeQueues in ``tags/``, each named by its first offset.
 
-It works like :class:`tidelog.log.find.key_index.KeyIndex`, but has other entries. An index is made for the header name
-``index.tag.header``; if the topic's configuration names another one, the index is rebuilt. One writer; look-ups by any
-thread over the published tuple of files.
+It works like :class:`tidelog.log.find.key_index.KeyIndex`, but has other entries. An index is made for one header name,
+the topic's ``index.tag.header``; if that changes, the index is rebuilt. One writer; look-ups by any thread over the
+published tuple of files.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ class TagIndex:
 
     def trim(self, log_start_offset: int) -> bool:
         """Remove the files without offsets from ``log_start_offset`` on, but not the newest; return whether any was
-        removed. None is removed after a put that failed. Raises KafkaStorageError."""
+        removed. None is removed while a file that a failed put has begun lies above ``next_offset``. Raises
+        KafkaStorageError."""
         removed = [file for file in self.files[:-1] if file.end_offset <= log_start_offset]
         if not removed or self._has_early_file:  # the last checkpoint names the files
             return False

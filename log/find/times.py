@@ -1,7 +1,7 @@
 """Parser of times as people write them; it returns ms since 1970.
 
-``1700000000000`` is milliseconds since 1970, of at least 9 digits; so are ``000000005`` and ``0``. ``2026-11-21`` is
-local midnight. ``2026-11-21T09:00`` is local, unless ``Z`` or an offset follows; a blank may be in place of ``T``.
+``1700000000000`` and ``000000005`` are milliseconds since 1970: at least 9 digits, or ``0``. ``2026-11-21`` is local
+midnight. ``2026-11-21T09:00`` is local, unless ``Z`` or an offset follows; a blank may be in place of ``T``.
 ``09:00`` and ``09:00:30`` are times of today. ``15m``, ``2h`` and ``1d`` are times before now.
 """
 

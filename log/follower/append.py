@@ -2,8 +2,8 @@
 
 Recovery's compiled walk (``tidelog.log.recovery.scan``) goes once over the batch headers. It checks each batch's
 checksum and order, and collects index entries, leader epochs and the producers' batches. The records are then written
-with one call for each segment. Offsets and epochs stay as the leader assigned them, so both logs hold the same
-batches::
+with one call for each segment, or for each full table of the walk. Offsets and epochs stay as the leader assigned them,
+so both logs hold the same batches::
 
     a batch that ends after the fetched bytes      left out: it is fetched again
     a batch of a later epoch than allowed          left out, with all that follow (KAFKA-18723)
@@ -39,8 +39,8 @@ _idle_scans: list[SegmentScan] = []
 
 class _Part(NamedTuple):
     """Batches from the front of the fetched records that go into one segment with one write. ``epochs`` has new leader
-    epochs with their first offsets, ``rows`` the header fields of producers' batches. ``is_stopped`` says that the walk
-    stopped at a batch it could not take."""
+    epochs with their first offsets, ``rows`` the header fields of those producers' batches that a replay needs.
+    ``is_stopped`` says that the walk stopped at a batch it could not take."""
 
     segment: LogSegment
     batches: BatchesToAppend

@@ -9,7 +9,8 @@ A cut has four steps, with these results after a power loss::
 
 With the old recovery point, a gap that step 2 leaves would look like a loss of synced records, and such a log is
 refused. So no flush raises the recovery point before step 3 is done, even if the flush began before step 1. Any thread;
-each call takes the log's lock, and a caller may hold it to look at the log first. Source: KIP-101, KIP-279.
+each call but ``sync_cut`` takes the log's lock, and a caller may hold it to look at the log first. Source: KIP-101,
+KIP-279.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class AbstractIndex:
 
     @property
     def is_full(self) -> bool:
-        """True when the next entry would exceed ``segment.index.bytes``, so that the segment has to roll."""
+        """True when no slots below ``segment.index.bytes`` are free but the reserved ones: the segment has to roll."""
         entries = self._entries
         return (entries if entries >= 0 else self._load()[0]) >= self.max_entries - self.RESERVED_SLOTS
 
@@ -254,7 +254,7 @@ class AbstractIndex:
             self._memory = None
 
     def create(self) -> None:
-        """Create the empty file, as Kafka does with its segment; an old one of that name is emptied."""
+        """Create the empty file when its segment is created, as Kafka does; an old one of that name is emptied."""
         self._writable().truncate(0)
         self._last = self._file = None
         self._entries = self._capacity = 0
@@ -279,7 +279,7 @@ class AbstractIndex:
             self._move_to_memory(0)
 
     def trim(self) -> None:
-        """Cut the file to its entries, when the segment becomes inactive."""
+        """Cut the file to its entries, when the segment becomes inactive or a rebuild ends."""
         if self._entries >= 0 and self._capacity != self.size_bytes:
             self._writable().truncate(self.size_bytes)
             self._capacity = self.size_bytes

@@ -186,8 +186,8 @@ class TransactionIndex:
                     raise IndexCorruptError(f"{self.path} has a marker of an earlier segment, {entry.last_offset}")
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the transactions whose marker is at or above ``offset``. One that begins after that may be open at the
-        segment's end."""
+        """Drop the transactions whose marker is at or above ``offset``. Transactions may be open at the segment's new
+        end, so ``is_settled`` becomes false."""
         self.is_settled = False
         kept = 0
         last = None
