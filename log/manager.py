@@ -12,11 +12,11 @@ two directories have a log of one partition, the partition is refused until a st
 A deletion is complete when ``delete_log`` returns: the directory has another name (``<topic>-<n>.<id>-delete``) and the
 partition may be created again; its files are removed after ``file.delete.delay.ms``.
 
-The manager's lock guards only the table of partitions. Each partition's entry in the table has a lock of its own, under
-which the log is opened and deleted: rebuilding the indices of one log does not delay callers of another. Order: the
-entry's lock, then the manager's. A thread that waited for an entry's lock looks the partition up again if the entry was
-deleted meanwhile (``is_gone``). A deletion waits while the same log is being opened, and for threads that work on its
-files (``tidelog.log.file_use``).
+The manager's lock guards only the table of partitions and the directories' tables of offsets. Each partition's entry
+has a lock of its own, under which the log is opened and deleted: rebuilding the indices of one log does not delay
+callers of another. Order: the entry's lock, then the manager's. A thread that waited for an entry's lock looks the
+partition up again if the entry was deleted meanwhile (``is_gone``). A deletion waits while the same log is being
+opened, and for threads that work on its files (``tidelog.log.file_use``).
 
 Any thread may call the methods; the slow ones (``run_retention``, ``flush_dirty_logs``, checkpoints, ``shutdown``)
 belong in a worker thread.
@@ -91,7 +91,7 @@ class DirectoryDescription(NamedTuple):
 
 class Opening(NamedTuple):
     """Facts that a caller knows of a log that is to be opened. Without ``saves_epochs`` the caller writes leader epochs
-    that recovery has changed, before any append."""
+    that the opening has changed, before any append."""
 
     topic_id: bytes | None = None
     config: LogConfig | None = None
@@ -124,7 +124,7 @@ class LogManager:
             for path in map(os.path.abspath, dict.fromkeys(log_dirs))
         ]
         self.cordoned: frozenset[str] = frozenset()
-        """Paths of the directories in which no new log is made while another one is online."""
+        """Paths of directories that get a new log only if the caller names the directory or no others are online."""
         self.placed: deque[TopicPartition] = deque()
         """Partitions created since this was last emptied, for the caller that reports their log directories. It stays
         empty with a single log directory."""
@@ -234,7 +234,7 @@ class LogManager:
     # ---- find, create, delete
 
     def cordon(self, paths: Iterable[str]) -> None:
-        """Make no new log in these directories from now on, as long as another one is online."""
+        """Make no new log in these directories from now on, unless a caller names one or no others are online."""
         cordoned = frozenset(map(os.path.abspath, paths))
         if cordoned != self.cordoned:
             logger.info("cordoned log directories: %s", ", ".join(sorted(cordoned)) or "none")
@@ -243,7 +243,8 @@ class LogManager:
     def get_log(self, partition: TopicPartition) -> UnifiedLog | None:
         """Return the log of a partition, which is opened if necessary; None when it has no directory.
 
-        Raises KafkaStorageError (also for a log that could not be loaded), InconsistentTopicIdError.
+        Raises the error because of which the log cannot be loaded: KafkaStorageError, InconsistentTopicIdError or
+        CorruptMessageError.
         """
         while (entry := self._entries.get(partition)) is not None:
             if entry.log is not None:
@@ -271,8 +272,8 @@ class LogManager:
 
         While a directory is offline, a log that is not found may lie there: then none is created, unless ``is_new``
         says that the topic is new. None is created either if ``is_wanted`` returns False, as for a topic that is being
-        deleted. Without ``saves_epochs`` the caller writes unsaved leader epochs before any append. Raises
-        KafkaStorageError, InconsistentTopicIdError, UnknownTopicOrPartitionError.
+        deleted. Without ``saves_epochs`` the caller writes unsaved leader epochs before any append. Raises what
+        ``get_log`` raises, and UnknownTopicOrPartitionError.
         """
         opening = Opening(topic_id, config, saves_epochs=saves_epochs)
         while True:

@@ -463,7 +463,7 @@ class ProducerStateManager:
         """Load the newest valid snapshot between log start and log end; without one, begin empty at the log start.
 
         The caller replays the batches from ``end_offset`` on. Unreadable snapshots are removed, and those above the log
-        end too. With ``keep_later`` these are kept, because the log is longer than ``log_end_offset``. ``snapshots``
+        end too. ``keep_later`` keeps those above, because the log is longer than ``log_end_offset``. ``snapshots``
         are the offsets of the snapshot files, ascending; if it is None, the directory is listed.
         """
         self.clear(log_start_offset)
@@ -548,8 +548,8 @@ def _snapshot_of(state: ProducerStateManager) -> bytearray:
 def producers_in_parts(state: ProducerStateManager, count: int) -> Iterator[list[ProducerEntry]]:
     """Yield the producers, ``count`` at a time, newest first. Any thread, without the log's lock.
 
-    Producers may be added and forgotten between two parts. A producer that stays is yielded at least once, and twice if
-    older ones were forgotten meanwhile.
+    Producers may be added and forgotten between two parts. A producer that stays is yielded at least once, and
+    perhaps again if older ones were forgotten meanwhile.
     """
     end = len(state.known)
     while end > 0:
