@@ -1,4 +1,5 @@
-"""Record-level work of the produce path and of look-ups by time: compiled, or the reference if nothing is compiled.
+"""Record-level work of produce requests, look-ups by time and the replay of metadata: compiled where the package is,
+else the reference in plain Python.
 
 The choice is made once, at import. Results do not depend on it, except that errors for a large malformed section name
 no byte when compiled. Any thread.

@@ -6,7 +6,7 @@ times that another thread waited for the lock:
 - 80 to 100 ms in ``dlopen``: relocations and static constructors of libopenblas. So the libraries are opened first
   by ``ctypes``, which releases the lock meanwhile; the import then finds them in the process;
 - 20 to 25 ms in a full garbage collection over all objects of the process. So collections wait until the import is
-  over. Its objects are then frozen, so that later collections pass over them: they live as long as the process;
+  over. All objects are then frozen: later collections pass over those of the import, which live as long as the process;
 - 5 ms, the switch interval, each time the loop released the lock in a system call. So the first quiet import sets the
   interval to 0.5 ms.
 

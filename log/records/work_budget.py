@@ -2,15 +2,15 @@
 
 A request of a megabyte can decompress to gigabytes and hold millions of records. Two kinds of limits bound that work:
 
-    of a request   bytes after decompression, records in compressed batches, records rebuilt one by one
+    of a request   bytes after decompression, records in compressed batches, records rebuilt or checked one by one
                    beyond them: MessageTooLargeError; Java's producer then splits its batch (KIP-126)
     of a turn      for one batch or old set that is validated within an iteration ("turn") of the loop: the same,
                    but smaller; beyond them: TooMuchForTurnError, and the caller does the work in a thread
 
-The limits of a turn are not added up over the batches of a request: its handler goes on in a later turn by the clock.
-A batch that is validated again, because a thread has to do it or others have appended meanwhile, counts once
-(``restore``). Coordinators append without a budget, because the broker itself chooses what they write. A budget belongs
-to one request, and is used by one thread at a time.
+The limits of a turn are not added up over the batches of a request: its handler looks at the clock between them, and
+goes on in a later turn if need be. A batch that is validated again, because a thread has to do it or others have
+appended meanwhile, counts once (``restore``). Coordinators append without a budget, because the broker itself chooses
+what they write. A budget belongs to one request, and is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MAX_COMPRESSED_RECORDS = 1 << 21
 """Largest number of records in the compressed batches of one request. Compiled routines take 10 ns for each, plain
 Python 1 µs."""
 MAX_REBUILT_RECORDS = 1 << 15
-"""Largest number of records of one request that are rebuilt, and so become Python objects: those of old message sets,
-of batches for topics with old formats, or with wrong offset deltas. Each takes 6 to 20 µs and 600 bytes, and with
-100,000 of them the garbage collector stops all threads for 50 ms. In a request of 1 MB, more messages than this have
-below 32 bytes each."""
+"""Largest number of records of one request that are rebuilt or checked one by one, and so become Python objects. They
+are those of old message sets, and of batches for topics with old formats, with wrong offset deltas, or with a key or
+timestamp at fault. Each takes 6 to 20 µs and 600 bytes, and with 100,000 of them the garbage collector stops all
+threads for 50 ms. In a request of 1 MB, more messages than this have below 32 bytes each."""
 
 TURN_PACKED_BYTES = 256 * 1024
 TURN_PLAIN_BYTES = 1024 * 1024
@@ -40,7 +40,7 @@ TURN_RECORDS, TURN_RECORDS_COMPILED = 2_000, 100_000
 """Largest number of records of a magic 2 batch that are validated within a turn: by plain Python, by compiled
 routines."""
 TURN_REBUILT_RECORDS = 200
-"""Largest number of records that are rebuilt one by one within a turn."""
+"""Largest number of records that are rebuilt or checked one by one within a turn."""
 TURN_HEADER_BYTES = 32 * 1024
 """Largest number of bytes of record headers that plain Python walks over within a turn: 0.3 µs for each header of two
 bytes or more."""
@@ -82,7 +82,7 @@ class WorkBudget:
         notes them before a batch, for :meth:`restore`."""
 
     def restore(self, left: tuple[int, int, int]) -> None:
-        """Restore what was left before a batch that is validated from the beginning."""
+        """Restore what was left before a batch, because the batch is validated again."""
         self.left = left
 
     def enter_turn(self, *, in_turn: bool) -> None:
@@ -152,7 +152,8 @@ class WorkBudget:
         self._spend(0, 0, count)
 
     def rebuild(self, count: int) -> None:
-        """Count ``count`` records that are rebuilt one by one. Raises MessageTooLargeError, TooMuchForTurnError."""
+        """Count ``count`` records that are rebuilt or checked one by one. Raises MessageTooLargeError,
+        TooMuchForTurnError."""
         if self.in_turn and count > TURN_REBUILT_RECORDS:
             raise TooMuchForTurnError
         self.rebuild_old(count)
@@ -161,7 +162,7 @@ class WorkBudget:
         """Raise MessageTooLargeError if the request may not rebuild ``count`` more records."""
         if count > self.left[2]:
             raise MessageTooLargeError(
-                f"A request has over {MAX_REBUILT_RECORDS} records of old formats or with offset deltas out of order"
+                f"A request has over {MAX_REBUILT_RECORDS} records that have to be rebuilt or checked one by one"
             )
 
     def ensure_for_turn(self, amount: int, turn_amount: int) -> None:

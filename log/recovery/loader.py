@@ -97,8 +97,8 @@ class LoadRequest(NamedTuple):
     index_digests: frozenset[str] = frozenset()
     """Digests of the log's transaction indices from the last checkpoint."""
     saves_epochs: bool = True
-    """Whether leader epochs that were cut at the log's end are written at once. If not, the caller writes them before
-    any append.
+    """Whether leader epochs that the load has changed are written at once. If not, the caller writes them before any
+    append.
     """
 
 
@@ -106,7 +106,8 @@ def load_log(request: LoadRequest) -> UnifiedLog:
     """Open or create the log in ``request.directory``.
 
     Raises LogLoadError if the files do not form a log that may be served, InconsistentTopicIdError if the directory
-    belongs to another topic of that name, and KafkaStorageError.
+    belongs to another topic of that name, and KafkaStorageError. Raises CorruptMessageError if a transaction index has
+    to be rebuilt, and damaged records hide the transactions.
     """
     return LogLoader(request).load()
 

@@ -11,7 +11,7 @@ from tidelog.protocol.errors import KafkaStorageError
 
 
 class RecoveryProgress:
-    """Bytes walked and logs opened, and the totals of both. Any thread."""
+    """Bytes walked and logs opened or refused, and the totals of both. Any thread."""
 
     __slots__ = ("_bytes", "_lock", "_logs", "_total_bytes", "_total_logs")
 
@@ -33,7 +33,7 @@ class RecoveryProgress:
             self._bytes += count
 
     def log_done(self) -> None:
-        """Count one more log as open."""
+        """Count one more log as done: it is open or refused."""
         with self._lock:
             self._logs += 1
 

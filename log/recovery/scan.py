@@ -65,7 +65,7 @@ class SegmentScan:
         self._needed_table = bytearray(_ROWS)
 
     def scan(self, chunk: Any, start: int, size: int, file_position: int) -> bool:
-        """Walk over ``chunk[start:size]``, whose byte 0 lies at ``file_position`` of the file.
+        """Walk over ``chunk[start:size]``; byte 0 of ``chunk`` lies at ``file_position`` of the file.
 
         Returns True if a table is full: call it again from ``consumed`` on. False: no complete batch is left in the
         chunk or, with ``is_stopped``, the plain walk has to take the batch at ``consumed``.
@@ -166,8 +166,8 @@ class SegmentScan:
         return self._epoch_count < _ENTRIES and self._row_count < _ROWS
 
     def _whole_batch(self, chunk: Integers, at: int, size: int) -> int:
-        """Return the size of the valid batch at ``at``; 0 if it ends after ``size``, -1 if it is damaged or of an old
-        format.
+        """Return the size of the valid batch at ``at``; 0 if it ends after ``size``, -1 if it is damaged, of an old
+        format, or has offsets that this segment cannot take next.
         """
         if at + _HEADER_BYTES > size:
             return 0
