@@ -1,5 +1,5 @@
-"""Removal of segments by retention, truncation and the cleaner's swap. Callers hold the log's lock, unless a function
-says otherwise.
+"""Removal of segments by retention, truncation and the cleaner's swap. Unless a function says otherwise, callers hold
+the log's lock, or no other thread knows the log yet.
 
 A deleted segment is taken out of the log's segments, its files are renamed to ``.deleted``, and unlinked after
 ``file.delete.delay.ms``. Readers that hold the old snapshot, or a slice of the file, read on.
@@ -201,7 +201,7 @@ def swap_segments(
     log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment], check: Callable[[], None]
 ) -> None:
     """Carry out steps 2 to 6 of a swap, for ``UnifiedLog.replace_segments``. Call it without the log's lock, which is
-    taken for the renames only.
+    taken for ``check`` and steps 4 and 5 only.
 
     Raises KafkaStorageError and what ``check`` raises.
     """
@@ -239,9 +239,8 @@ def begin_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
 
 
 def undo_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
-    """Rename ``.swap`` segments to ``.cleaned`` again, so that no start finishes the swap.
-
-    Raises KafkaStorageError.
+    """Rename ``.swap`` segments to ``.cleaned`` again, so that no start finishes the swap. With or without the log's
+    lock. Raises KafkaStorageError.
     """
     try:
         for segment in new:
@@ -252,7 +251,8 @@ def undo_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
 
 
 def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
-    """Carry out steps 4 and 5 of a swap, under the log's lock, because a flush opens a segment's files by name.
+    """Carry out steps 4 and 5 of a swap under the log's lock. A flush or read that does not find a renamed file takes
+    the lock too, and then sees the new segments.
 
     The caller syncs the directory afterwards. Raises KafkaStorageError; the next start then finishes the swap.
     """
@@ -277,8 +277,8 @@ def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSeg
 def sync_swap(log: UnifiedLog) -> None:
     """Carry out step 6 of a swap, without the log's lock. Raises KafkaStorageError.
 
-    If no descriptor is left, the next sync of the directory makes the names durable. A crash before that is one of
-    those in the module's table.
+    If the process has no file descriptor left for it, the next sync of the directory makes the names durable. A crash
+    before that is one of those in the module's table.
     """
     try:
         log.environment.file_system.sync_directory(log.directory)

@@ -11,11 +11,11 @@ Invariants:
 - the active segment is the last of ``segments``; offsets in segment n are below the base offset of segment n + 1;
 - records below ``recovery_point`` are synced, and so are the index entries of transactions aborted below it.
 
-``lock`` is held for append, roll, truncation, the renames of a swap and changes of the offsets; a flush syncs without
-it. Attributes are published by one assignment (an int, a tuple, an immutable snapshot). Reads take the lock only after
-an error, to see whether the log has changed. Files are opened by name without the lock only within ``files``
-(``tidelog.log.file_use``), for which deletion waits. Retention and swaps are in ``tidelog.log.retention``, look-up by
-time in ``tidelog.log.timestamps``, recovery in ``tidelog.log.recovery.loader``.
+``lock`` is held for append, roll, truncation, a swap's last renames and changes of the offsets; a flush syncs without
+it. Attributes are published by one assignment (an int, a tuple, an immutable snapshot). Reads take the lock only to
+prove a transaction index, or after an error, to see whether the log has changed. Without the lock, files are made,
+renamed, removed or synced by name only within ``files`` (``tidelog.log.file_use``), for which deletion waits. Retention
+and swaps are in ``tidelog.log.retention``, recovery in ``tidelog.log.recovery.loader``.
 """
 
 from __future__ import annotations
@@ -214,8 +214,8 @@ class UnifiedLog:
         ``validated`` is the result of :meth:`validate` for them, if that was called. With ``is_committed`` the high
         watermark moves to the new log end. ``transaction_version`` is that of a marker's coordinator. The buffer is
         changed in place. Raises what the validator raises, StaleOffsetsError, OutOfOrderSequenceNumberError and the
-        other producer errors, RecordListTooLargeError, KafkaStorageError. Nothing was written then, with one exception:
-        a marker stays if its index entry cannot be written, and the log goes out of service.
+        other producer errors, RecordListTooLargeError, KafkaStorageError. No record was written then, with one
+        exception: a marker stays if its index entry cannot be written, and the log goes out of service.
         """
         with self.lock:
             if self._directory_state.append_refusal is not None or self.is_closed:
@@ -363,8 +363,9 @@ class UnifiedLog:
         """Read batches from the one that holds ``offset`` on, at most ``max_bytes``, which may cut the last one. With
         ``min_one_message`` the first batch is complete whatever its size.
 
-        With ``prove`` it proves transaction indices (``tidelog.log.index_proof``) from complete segments, else raises
-        UnprovenIndexError. Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError. Any thread.
+        If a transaction index has to be proven first (``tidelog.log.index_proof``), that is done with ``prove``, which
+        reads whole segments; otherwise UnprovenIndexError is raised. Raises OffsetOutOfRangeError, CorruptMessageError,
+        KafkaStorageError. Any thread.
         """
         if self._directory_state.failure is not None:
             raise self._unavailable()
@@ -633,7 +634,7 @@ class UnifiedLog:
     ) -> None:
         """Replace the segments ``old`` by the flushed ``.cleaned`` segments ``new`` (``tidelog.log.retention``).
 
-        Call it without the lock, which it takes for the renames only. ``check`` is called under the lock before the log
+        Call it without the lock, which it takes for the last renames. ``check`` is called under the lock before the log
         changes; if it raises, ``new`` are renamed to ``.cleaned`` again. Raises KafkaStorageError and what ``check``
         raises.
         """

@@ -158,7 +158,7 @@ class SegmentRecovery:
             logger.warning("%s: cutting %d bytes from byte %d on", segment.records.path, size - self.valid, self.valid)
             self.damage.cut_bytes += size - self.valid
             segment.records.truncate_to(self.valid)
-            # No later flush may concern this file, and a second power loss must not bring the bytes back.
+            # A later flush may leave this file out, and a second power loss must not bring the bytes back.
             segment.records.flush()
         self.builder.finish()
         write_if_room(segment.transaction_index.save, "aborted transactions are kept in memory")
@@ -289,7 +289,7 @@ def _is_intact_batch(segment: LogSegment, chunk: bytes, at: int, position: int, 
 
 
 def rebuild_indices(segment: LogSegment, interval_bytes: int) -> int | None:
-    """Rebuild offset and time index of a closed segment from the headers of :func:`headers_past_damage`.
+    """Rebuild offset and time index of a segment from the headers of :func:`headers_past_damage`.
 
     Return the offset after the last batch; None if the segment does not end with a batch whose header can be read.
     Raises KafkaStorageError.
@@ -304,8 +304,8 @@ def rebuild_indices(segment: LogSegment, interval_bytes: int) -> int | None:
 
 
 def headers_past_damage(segment: LogSegment) -> Iterator[BatchHeader]:
-    """Yield the headers of a segment in order, without impossible ones. Checksums are compared only where offsets go
-    back, so the records of a batch may be damaged all the same. Raises KafkaStorageError."""
+    """Yield the headers of a segment in order, without impossible ones. Checksums are compared only after damage and
+    where offsets go back, so the records of a batch may be damaged all the same. Raises KafkaStorageError."""
     end = segment.base_offset
     resumed: int | None = 0
     while resumed is not None:
@@ -350,7 +350,7 @@ def _is_intact(segment: LogSegment, header: BatchHeader) -> bool:
 
 def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) -> None:
     """Rebuild the transaction index of a segment; ``state`` is the producer state at its base offset. Raises
-    KafkaStorageError.
+    CorruptMessageError, KafkaStorageError.
     """
     segment.transaction_index.reset()
     for header, batch in segment.batches():
@@ -386,7 +386,8 @@ def _offset_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None
         previous = entry
     if count:
         last = index.entry(count - 1)
-        # An entry is that of an append: a follower of Apache Kafka appends the batches of a fetch at once.
+        # The batch at the entry's position may end before the entry's offset: Apache Kafka makes one entry for all
+        # batches that a follower appends at once, with the offset of the last one.
         ends = (header.last_offset for header in segment.headers(last.position))
         if next((end for end in ends if end >= last.offset), None) != last.offset:
             return f"{index.path} entry {count - 1} does not point at the append of offset {last.offset}"
@@ -443,8 +444,8 @@ def _time_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:
 
 
 def _last_time_entry_fault(segment: LogSegment, last: TimestampOffset | None) -> str | None:
-    """Return a fault if the ``last`` entry is not the largest timestamp of a batch, or if there are no entries although
-    batches have timestamps.
+    """Return a fault if no batch has the timestamp and offset of the ``last`` entry. Without entries it is a fault if
+    the first batch has a timestamp and the offset index has entries.
     """
     index = segment.time_index
     if last is None:

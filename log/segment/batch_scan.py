@@ -70,7 +70,7 @@ class BatchHeader(NamedTuple):
 def parse_header(buffer: bytes | memoryview, at: int, position: int, path: str) -> BatchHeader:
     """Parse the header at ``buffer[at:]``, which holds at least 61 bytes, or a whole message of magic 0 or 1.
 
-    Raises CorruptMessageError when the fields contradict each other.
+    Raises CorruptMessageError if a field has an impossible value.
     """
     magic = buffer[at + 16]
     if magic == 2:

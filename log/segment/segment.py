@@ -5,8 +5,8 @@ Invariants:
 
 - batches lie in offset order; the first offset is >= the base offset, and the last one at most 2^31 - 1 above it;
 - a batch gets an index entry when its start lies more than ``index.interval.bytes`` after the start of the batch of the
-  last entry. So a rebuild, which sees only bytes, makes the same entries as the appends did. Only a set of old messages
-  may get more of them: its append makes at most one;
+  last entry. So a rebuild, which sees only bytes, makes the same entries as the appends did. Only for a set of old
+  messages may it make more: the append of such a set makes at most one entry;
 - in a closed segment, the last entry of the time index has the segment's largest timestamp.
 
 Appends hold the log's lock. Reads take no lock: they copy ``records.size`` (or the log's published end) once and read
@@ -69,8 +69,8 @@ class SegmentCut(NamedTuple):
 
 
 class SegmentRead(NamedTuple):
-    """A slice of a segment: ``size`` bytes from ``position``; ``first_size`` is the size of its first batch, 0 if not
-    known."""
+    """A slice of a segment: ``size`` bytes from ``position``. ``first_size`` is the size of its first batch, which may
+    be cut."""
 
     position: int
     size: int
@@ -79,7 +79,8 @@ class SegmentRead(NamedTuple):
 
 class BatchesToAppend(NamedTuple):
     """Whole batches and what their append changes: index entries in the form of the files, the position that the last
-    offset index entry has, and the segment's largest timestamp after the append."""
+    offset index entry has, and the segment's largest timestamp after the append. ``first_timestamp`` is the largest of
+    the first batch."""
 
     records: Buffer
     offset_entries: bytes
@@ -244,7 +245,8 @@ class LogSegment:
             first = self._rolling_timestamp = _first_timestamp(self)
         if first < 0:
             return int(self._time.monotonic_ms() - self._created_ms)
-        # A difference to -2^63 would not fit into 64 bits. A record older than the first one does not age the segment.
+        # ``max_timestamp`` may be -2^63: a difference to it would not fit into 64 bits. Older records do not age the
+        # segment.
         return max_timestamp - first if max_timestamp > first else 0
 
     @property
@@ -292,7 +294,7 @@ class LogSegment:
         """Find the first batch, from byte ``start`` on, that ends at or after ``offset``; None if there is none. Any
         thread.
 
-        Raises CorruptMessageError.
+        Raises CorruptMessageError, KafkaStorageError.
         """
         hint = self._sequential_hint
         if hint.offset == offset and hint.position >= start:
@@ -312,7 +314,7 @@ class LogSegment:
     def read(self, offset: int, max_bytes: int, max_position: int, *, min_one_message: bool) -> SegmentRead | None:
         """Find the batches for a fetch at ``offset``, below byte ``max_position``; None when the segment has none.
 
-        Any thread. Raises CorruptMessageError.
+        Any thread. Raises CorruptMessageError, KafkaStorageError.
         """
         found = self.translate_offset(offset)
         if found is None or found.position >= max_position:
@@ -406,7 +408,7 @@ class LogSegment:
         self.transaction_index.release()
 
     def delete_files(self) -> None:
-        """Unlink those of the files that exist. Call ``close`` first."""
+        """Unlink those of the files that exist. Call ``close`` or ``release`` first."""
         for path in self.paths:
             self._file_system.unlink(path, missing_ok=True)
 

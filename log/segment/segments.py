@@ -84,8 +84,8 @@ class LogSegments:
 
 
 def close_indices_until_lookup(segments: LogSegments) -> None:
-    """Close the index files until the next look-up: an idle log then holds descriptors of record files only, which
-    matters with ten thousand logs. Under the log's lock; readers go on."""
+    """Close the offset and time index files until the next look-up, so that ten thousand idle logs do not hold their
+    descriptors. Under the log's lock; readers go on."""
     for segment in segments:
         close_until_lookup(segment.offset_index)
         close_until_lookup(segment.time_index)

@@ -5,8 +5,8 @@
     its first offset                               after the producer's previous marker, at most the first record's
     its last stable offset                         at most the first undecided offset after the marker
 
-A cleaner removes records, so an entry may begin before the first record that is left. Transactions that were open where
-the reading began are not checked, as their first records are not known. One thread.
+A cleaner removes records, so an entry may begin before the first record that is left. A transaction that was open where
+the reading began may lack an entry, as its first records are not known. One thread.
 """
 
 from __future__ import annotations

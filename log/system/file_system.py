@@ -48,8 +48,8 @@ class LogStorageError(KafkaStorageError):
 
     @property
     def is_recoverable(self) -> bool:
-        """True when the directory may stay online: a full or read-only disk, no permission, no descriptors or mappings
-        left."""
+        """True when the directory may stay online: a full or read-only disk, a limit of file sizes, no permission, no
+        descriptors or memory left."""
         return self.os_errno in RECOVERABLE_ERRNOS and self.operation != "sync"
 
     @property
@@ -92,7 +92,7 @@ class OpenFile(Protocol):
     path: str
 
     def fileno(self) -> int:
-        """Return the descriptor, for ``sendfile`` and ``mmap``."""
+        """Return the descriptor, for system calls that have no method here, such as ``sendfile``."""
         ...
 
     def size(self) -> int:
@@ -225,7 +225,7 @@ class OsFile:
             return done
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        # No context manager here: this is the append path, and entering one costs as much as the checks around it.
+        # No context manager here: each append calls this method, and a context manager would slow it down.
         try:
             size = len(data)
             written = os.pwrite(self._fd, data, position)

@@ -1,8 +1,8 @@
 """The reserve: a file of a few MB in a log directory that is deleted when the disk is full.
 
-Deleting a topic needs some disk space itself (the metadata log records the deletion), and so do checkpoints. Records
-never get the space of the reserve: while it is given up, ``DirectoryState`` refuses appends. Once the disk has enough
-space again, the file is allocated again.
+Deleting a topic needs some disk space itself (the metadata log records the deletion), and so do checkpoints. Records of
+topics never get the space of the reserve: while it is given up, ``DirectoryState`` refuses appends to them. Once the
+disk has enough space again, the file is allocated again.
 """
 
 from __future__ import annotations
