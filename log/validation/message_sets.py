@@ -2,8 +2,8 @@
 
     validate   a wrapper's inner messages (CRC, magic, no nesting), keys and timestamps; the validator has checked the
                CRC of each entry before
-    assign     uncompressed and the topic's format: every entry's offset, in place
-               a magic 1 wrapper with inner offsets 0..n-1 and the topic's codec: the wrapper's offset, in place
+    assign     in the topic's format and codec, uncompressed: every entry's offset, in place
+               in the topic's format and codec, a magic 1 wrapper with inner offsets 0..n-1: its offset, in place
                else: decoded and rebuilt in the topic's format and codec
     restamp    magic 1: append time (every entry, or the wrapper alone), or a wrapper's largest timestamp; new CRCs
 
@@ -65,7 +65,8 @@ def validate_message_set(
 def _inner_messages(
     wrapper: LegacyRecordBatch, params: ValidationParams, budget: WorkBudget
 ) -> list[LegacyRecordBatch]:
-    """Parse a wrapper's messages, within the request's work budget. Raises what ``inner_messages`` raises."""
+    """Parse a wrapper's messages, within the request's work budget. Raises what ``inner_messages`` raises, and
+    TooMuchForTurnError."""
     bound = params.decompressed_bound
     try:
         inner = wrapper.inner_messages(budget.plain_limit(bound, TURN_OLD_BYTES), budget.rebuilt_records)

@@ -21,7 +21,7 @@ MAX_RECORD_ERRORS = 100
 
 
 class AppendOrigin(Enum):
-    """The origin of an append. Clients may not write control batches; coordinators and replication may."""
+    """The origin of an append. Clients may not write control batches; the others may."""
 
     CLIENT = 0
     COORDINATOR = 1
@@ -29,8 +29,8 @@ class AppendOrigin(Enum):
 
 
 class ValidationParams(NamedTuple):
-    """The topic's configuration, as far as validation needs it; the log keeps one per configuration. Sizes in bytes,
-    times in ms.
+    """The topic's configuration, as far as validation needs it; a log makes new ones when the configuration changes.
+    Sizes in bytes, times in ms.
 
     ``magic`` is the topic's message format. ``compression`` None means "producer": keep the producer's codec.
     ``max_decompressed_bytes`` None means the bound that follows from ``max_message_bytes``.

@@ -1,7 +1,7 @@
 # cython: wraparound=True, boundscheck=True
 """Work on records of any format, one by one: checks that name invalid records, and batches that are rebuilt.
 
-``validator`` and ``message_sets`` use it for records that they cannot change in place.
+``validator`` and ``message_sets`` use it. Results for records that were changed in place are built here too.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def _timestamp_fault(timestamp: int, timestamp_type: int, params: ValidationPara
 def rebuild(records: Iterable[Record], options: BatchOptions, params: ValidationParams) -> ValidationResult:
     """Build batches of the topic's format from ``records``, with consecutive offsets from ``options.base_offset`` on.
 
-    Raises MessageTooLargeError when the result is too large.
+    Raises MessageTooLargeError when the result is too large, UnsupportedCompressionTypeError for a codec that the
+    format does not know.
     """
     first = options.base_offset or 0
     numbered = [
@@ -103,7 +104,7 @@ def result_of(view: memoryview, params: ValidationParams, *, sizes_changed: bool
 def result_from(
     view: memoryview, summaries: tuple[BatchSummary, ...], params: ValidationParams, *, sizes_changed: bool
 ) -> ValidationResult:
-    """Build the result of :func:`result_of` from the batches' summaries."""
+    """Build the result of :func:`result_of` from the batches' summaries, with the same errors."""
     newest = max(summaries, key=lambda summary: summary.max_timestamp)
     if sizes_changed:
         for summary in summaries:

@@ -28,7 +28,7 @@ class ValidationResult(NamedTuple):
     new bytes.
 
     ``offset_of_max_timestamp`` is the last offset of the first batch that holds the largest timestamp, as in Kafka's
-    time index; -1 when there is no timestamp (magic 0). ``log_append_time_ms`` is -1 under create time.
+    time index; -1 when no record has a timestamp. ``log_append_time_ms`` is -1 under create time.
     ``shallow_count`` is the number of batches, or of outer messages of magic 0 and 1. ``sizes_changed`` says that the
     batches were rebuilt, so their sizes may differ from the producer's.
     """

@@ -5,19 +5,19 @@
     assign     offsets and leader epoch: in place when nothing else changes, else the set is rebuilt
     restamp    log append time (or a wrong largest timestamp): in place, with a new CRC
 
-Three kinds of records are changed in place: a magic 2 batch that has the topic's codec, its format and offset deltas
-0..n-1; an uncompressed set of the topic's magic; a magic 1 wrapper whose inner offsets are 0..n-1
-(``tidelog.log.validation.message_sets``). Otherwise the records are decoded and one batch (or set) of the topic's
-format and codec is built from them.
+Three kinds of records are changed in place, if they have the topic's format and codec: a magic 2 batch with offset
+deltas 0..n-1; an uncompressed set; a magic 1 wrapper whose inner offsets are 0..n-1
+(``tidelog.log.validation.message_sets``). If only the codec of a magic 2 batch differs, its records are compressed
+again, undecoded. Otherwise the records are decoded and one batch (or set) of the topic's format and codec is built.
 
 The usual request, one magic 2 batch with nothing else to change, takes a short path: one header unpack, one CRC, one
 walk over the records, one ``pack_into``; where the package is compiled, ``tidelog.log.validation.single_batch``. If
 that finds any fault, :func:`validate_generally` finds it again and names it.
 
 The same records are refused as by Kafka's LogValidator and UnifiedLog, with the same error codes; errors about single
-records have the records' indices (KIP-467). Four rules are stricter. A producer may not set the delete horizon bit.
-Timestamps below -1 or beyond 64 bits are invalid. The work for a batch and for a request has limits
-(``ValidationParams.decompressed_bound``, ``tidelog.log.records.work_budget``).
+records have the records' indices (KIP-467). Some rules are stricter. A producer may not set the delete horizon bit.
+Timestamps beyond 64 bits are invalid, and under create time those below -1. The work for a batch and for a request has
+limits (``ValidationParams.decompressed_bound``, ``tidelog.log.records.work_budget``).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ missing.
     table of latest values    no key
 
 Dead letters are the rows of a second table, with bytes of the record and the reason (``export.file``). The comparison
-of rows leaves such records out and collects their offsets. Contents are not compared.
+of rows leaves such records out and collects their offsets. The contents of dead letters are not compared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COLUMNS = ("topic", "partition", "offset")
 
 
 def look_for_letters(plan: ComparePlan, found: Comparison) -> None:
-    """Count records with neither a row nor a dead letter as missing. Raises OSError, ArrowException, RemoteError."""
+    """Count records with neither a row nor a dead letter as missing. Raises OSError, ArrowException, PipelineError."""
     absent = np.setdiff1d(np.concatenate(found.no_rows), _letters_of(plan))
     shown = np.concatenate((found.shown.get("missing", []), absent[:SHOWN_OFFSETS])).astype(np.int64)
     found.note("missing", np.sort(shown))
@@ -41,7 +41,7 @@ def look_for_letters(plan: ComparePlan, found: Comparison) -> None:
 
 
 def _letters_of(plan: ComparePlan) -> IntegerArray:
-    """Read the offsets of the dead letters of a plan's range."""
+    """Read the offsets of a partition's dead letters, at least those in the plan's range."""
     found = (batch.filter(_is_of(plan, batch)).column("offset").to_numpy() for batch in _batches(plan))
     return np.concatenate([np.zeros(0, np.int64), *found])
 
