@@ -124,8 +124,8 @@ def _epoch_faults(path: str, entries: list[EpochEntry], next_offset: int) -> Ite
 def known_ends(directory: str, partition: TopicPartition) -> tuple[LogEnds, list[FileFinding]]:
     """Read a log's ends from the checkpoints; also returns findings about checkpoints that cannot be read.
 
-    Retention raises the first epoch's offset before it deletes segments, and the checkpoint of start offsets is written
-    later. So the larger of both is the start, and without epochs the start is not known.
+    Retention raises the first epoch's offset before it deletes segments. The checkpoint of start offsets may be older:
+    Apache Kafka writes it once a minute. So the larger of both is the start, and without epochs the start is not known.
     """
     findings: list[FileFinding] = []
     offsets = {}

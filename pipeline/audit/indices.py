@@ -175,6 +175,6 @@ def _find(column: IntegerArray, wanted: IntegerArray) -> IntegerArray:
 
 
 def _count_entries(empty: BooleanArray) -> int:
-    """Count the entries before the zeros at the end. A segment's first batch gets no entry, so no entry has position
-    0."""
+    """Count the entries before the zeros at the end. In an offset index no entry has position 0: a segment's first
+    batch gets no entry."""
     return int(empty.argmax()) if empty.any() else len(empty)

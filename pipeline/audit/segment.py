@@ -155,7 +155,7 @@ class SegmentAudit:
         self.add_finding(Finding(kind, self.path, position, offset, message))
 
     def find_in(self, kind: str, path: str, position: int, offset: int, message: str) -> None:
-        """Add a finding in another file of the segment, such as an index."""
+        """Add a finding in a file of the segment, such as an index."""
         self.add_finding(Finding(kind, path, position, offset, message))
 
     def add_finding(self, finding: Finding) -> None:
@@ -308,7 +308,7 @@ class _SegmentWalk:
         return self._pass_damage(kind, position + int(row[at.POSITION]), offset, why)
 
     def _pass_damage(self, kind: str, position: int, offset: int, why: str) -> int:
-        """Find the byte at which to go on after damage; the next batch there shows which offsets are lost."""
+        """Find the byte at which to go on after damage; the next batch there shows which offsets are damaged."""
         target = find_resume_position(self._file, position, self._end, self._indices.batches_after(position))
         self.audit.unreadable_bytes += target - position
         self.audit.ends_damaged = True

@@ -38,10 +38,10 @@ _COLUMNS = Columns(("key", "value", "offset", "timestamp"))
 
 @dataclass(frozen=True, slots=True)
 class IcebergRows:
-    """The rows of an Iceberg table's newest snapshot as of a metadata file, of which this is the location.
+    """The rows of the newest snapshot in a metadata file of an Iceberg table.
 
-    ``properties``: pyiceberg's own, of the table's file system. ``by_time``: the table is partitioned by time, so
-    records with times outside of the calendar are dead letters.
+    ``metadata``: location of the metadata file. ``properties``: pyiceberg's properties of the table's file system.
+    ``by_time``: the table is partitioned by time, so records with times outside of the calendar are dead letters.
     """
 
     metadata: str
@@ -93,8 +93,8 @@ class ComparePlan:
 class Comparison:
     """Differences between table and log in a range: counts, and the first offsets of each kind (``shown``).
 
-    ``unreadable``: why one side cannot be read; nothing is compared then. ``no_rows``: offsets of records that cannot
-    be rows of the table, until they are looked up among the dead letters.
+    ``unreadable``: why the table, the log or the dead letters cannot be read; the counts are not complete then.
+    ``no_rows``: offsets of records that cannot be rows of the table, until they are looked up among the dead letters.
     """
 
     topic: str
@@ -165,8 +165,8 @@ def unreadable_log(error: PipelineError) -> str:
 
 
 def log_batches(plan: ComparePlan, found: Comparison) -> Iterator[pa.RecordBatch]:
-    """Yield the log's committed records of the plan's range that can be rows: key, value, offset, timestamp. The others
-    are added to ``found.no_rows``. Raises PipelineError.
+    """Yield the log's records of the plan's range that can be rows: key, value, offset, timestamp. The others are added
+    to ``found.no_rows``. With ``plan.read_committed`` only committed records are read. Raises PipelineError.
     """
     isolation = Isolation.READ_COMMITTED if plan.read_committed else Isolation.READ_UNCOMMITTED
     by_time = isinstance(plan.rows, IcebergRows) and plan.rows.by_time
@@ -190,8 +190,8 @@ def _select_fitting(fit: Any, batch: pa.RecordBatch, found: Comparison) -> pa.Re
 
 
 def table_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
-    """Yield the table's rows of the plan's range with the columns of ``log_batches``. Raises ArrowException,
-    OSError."""
+    """Yield the table's rows of the plan's range with the columns of ``log_batches``. Raises ArrowException, OSError,
+    PipelineError."""
     schema = _COLUMNS.arrow_schema()
     if plan.rows is None:
         return
