@@ -28,7 +28,10 @@ class OptionError(PipelineError):
 
 
 class SelectionError(PipelineError):
-    """A path is missing or is not a Kafka data directory, or a named topic or partition does not exist."""
+    """A path is missing, unreadable or not a Kafka data directory, or a named topic or partition does not exist.
+
+    Also raised when directories of one partition cannot be read as its replicas.
+    """
 
 
 class OffsetRangeError(PipelineError):
@@ -66,8 +69,9 @@ class ObjectGoneError(RemoteError):
 
 
 class CorruptBatchError(PipelineError):
-    """A stored batch is damaged: its ``file``, byte ``position``, base ``offset`` as read, and the reason (``why``).
+    """A stored batch is damaged: its ``file``, byte ``position``, base ``offset``, and the reason (``why``).
 
+    ``offset`` is as read; if the header is impossible, it may be the offset after the batch before, or -1.
     ``expected`` is the offset at which the batch should begin, -1 when it is not known.
     """
 

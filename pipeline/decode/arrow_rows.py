@@ -1,8 +1,8 @@
 """The conversion of blocks of decoded positions to Arrow record batches, without a Python object per record.
 
-Compiled code copies key, value and header bytes once, from the block's buffer to the end of the column's data.
-Offsets and times are copied as columns; topic and partition are made once and sliced. Buffers given to Arrow are not
-used again.
+Compiled code copies the bytes of keys and values from the block's buffer to the end of the column's data. Those of
+headers are copied once more if they come from several blocks. Offsets and times are copied as columns; topic and
+partition are made once and sliced. Buffers given to Arrow are not used again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The compiled decoder of records to columns: batches become tables of positions, and these become Arrow's buffers.
 
 ``tidelog.pipeline.decode.layout`` describes tables and statuses. Uncompiled it gives the same results. Buffers end with
-``PADDING`` bytes, so a varint needs no bounds check of its own; a record's end is checked. Everything runs without the
-interpreter lock. Types for C stand in ``columns.pxd``. Any thread.
+``PADDING`` bytes, so a varint needs no bounds check of its own; a record's end is checked. All routines but
+``total_size`` run without the interpreter lock. Types for C stand in ``columns.pxd``. Any thread.
 """
 
 from __future__ import annotations

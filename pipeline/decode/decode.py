@@ -89,7 +89,7 @@ def read_slice(
 def read_blocks(piece: SegmentSlice, options: ReadOptions | None = None) -> Iterator[Block]:
     """Yield the records of a slice as positions in buffers, without Arrow; each block is valid until the next.
 
-    Raises as :func:`read_slice`.
+    Raises as :func:`read_slice`, but not MalformedTimestampError.
     """
     options = options or ReadOptions()
     start = piece.start_offset

@@ -33,8 +33,8 @@ from tidelog.protocol.record.record_batch import MAGIC_V2
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Limit of the bytes of one damaged batch that the caller gets. A search for strange times stops after as many bytes of
-#: batches, which are held in memory until all are passed on. Reading goes on, and searches again at the next such time.
+#: Limit of the bytes of one damaged batch that the caller gets. Batches with times that do not fit are held in memory
+#: until all are passed on, so their walk stops after as many bytes. Reading then goes on to the next such time.
 KEPT_BYTES = 16 * 1024 * 1024
 #: The first and the last time whose microseconds fit 64 bits.
 MIN_MILLISECONDS, MAX_MILLISECONDS = -(2**63 // 1000), (2**63 - 1) // 1000
@@ -64,8 +64,8 @@ def read_past_damage(
     """Yield the records of slices of one partition as ``pyarrow.RecordBatch``es; ``keep`` is called with the bytes that
     cannot be read. ``wanted`` has the column offset.
 
-    Raises DataLossError and other PipelineErrors; CorruptBatchError only without ``keep``. MalformedTimestampError is
-    also raised if the record with that time is not found again.
+    Raises DataLossError and other PipelineErrors; CorruptBatchError and MalformedTimestampError only without ``keep``.
+    MalformedTimestampError is also raised with ``keep`` if the record with that time is not found again.
     """
     waiting = list(slices)
     while waiting:
@@ -200,7 +200,7 @@ def _slices_around_strange_times(reading: _Reading, file: OpenSegment, keep: Kee
         for offset, timestamp in times:
             reason = f"timestamp {timestamp} ms does not fit microseconds in 64 bits"
             keep(Damage(rest, offset, header.position, header.size, reason + given, data))
-            # Once for each batch: 10,000 times in nanoseconds may be in 1 MB.
+            # The bytes are given once for each batch: a batch of 1 MB may have 10,000 times in nanoseconds.
             data, given = b"", f"; its batch is given with offset {times[0][0]}"
             found.append(_slice_before(rest, header, offset))
             start = header.position if offset < header.last_offset else header.position + header.size

@@ -1,8 +1,8 @@
 """Compiled routines that walk over batches and hash records; :mod:`tidelog.pipeline.engine.reference` describes them.
 
-Two chains of multiplications run side by side, 16 bytes in each step. Positions are compared with the end of their
-section before each read. The routines run without the interpreter lock. Types for C stand in ``record_hash.pxd``. Any
-thread.
+Two chains of multiplications run side by side, each over 16 bytes in a step. Positions are compared with the end of
+their section before each read. The routines run without the interpreter lock. Types for C stand in
+``record_hash.pxd``. Any thread.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ def _hash_rows(
     chunk: Bytes, size: int, table: Bytes, first: int, last: int, offsets: Bytes, timestamps: Bytes, hashes: Bytes,
     room: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Hash the records of batch rows: (rows done, records)."""
+    """Hash the records of batch rows ``first`` to below ``last``: (row at which it stopped, records)."""
     records = 0
     for number in range(first, last):
         row = number * _COLUMNS

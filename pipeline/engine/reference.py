@@ -13,9 +13,10 @@ A record's hash depends on its offset, its timestamp in milliseconds, its key an
     x          = offset * A ^ timestamp * B ^ field(key) ^ field(value)              mod 2^64
     hash       = mix(x)                                                              mix is SplitMix64's
 
-The sum of hashes mod 2^64 over a set of records does not depend on their order: audits compare ranges of a log
-and its table by it. All 64 bits depend on every byte: two different records have the same hash only by chance, 1 in
-2^64. It does not protect against records that are made to collide. Headers are not part of it. Any thread; stateless.
+The sum of hashes mod 2^64 over a set of records does not depend on their order. An audit reports this sum for
+each ten minutes of a log. All 64 bits of a hash depend on every byte: two different records have the same hash only by
+chance, 1 in 2^64. It does not protect against records that are made to collide. Headers are not part of it. Any thread;
+stateless.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ POSITION, SIZE, BASE_OFFSET, LAST_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, ATTRIBU
 PRODUCER_ID, PRODUCER_EPOCH, SEQUENCE, RECORD_COUNT, IS_VALID = range(7, 12)
 COLUMNS = 12
 
-#: Why a walk stopped: the chunk ends within a batch; the table is full; the bytes at the position are not a batch of
-#: magic 2.
+#: Why a walk stopped: the chunk ends, within a batch or not; the table is full; the bytes at the position are not a
+#: batch of magic 2.
 NEED_BYTES, TABLE_FULL, NOT_MAGIC_2 = range(3)
 
 #: Version of the hash's definition. Reports name it, because checksums of different versions cannot be compared.
@@ -140,7 +141,8 @@ def _wrap(number: int) -> int:
 def hash_rows(
     chunk: ByteArray, table: IntegerArray, first: int, last: int, out: tuple[IntegerArray, IntegerArray, WordArray]
 ) -> tuple[int, int]:
-    """Hash the records of the uncompressed batches of rows ``first`` to ``last``: (rows done, records hashed).
+    """Hash the records of the uncompressed batches of rows ``first`` to below ``last``. Returns the row at which it
+    stopped, and the number of records hashed.
 
     Stops before a batch that is compressed or malformed, or for which ``out`` has no room: a batch is hashed whole or
     not at all.
@@ -186,8 +188,8 @@ def field_hash(data: bytes | None, seed: int) -> int:
     """Compute the hash of a key or a value, 0 to 2^64 - 1.
 
     Each step takes 32 bytes, 16 in either chain. If more than 16 bytes are left, the first chain takes 16 of them in
-    one more step. The second chain takes the field's last 16 bytes, some of which may have been taken before. For a
-    field below 16 bytes these are its first and its last 8; below 8, the field itself and 0.
+    one more step. If any are left, the second chain takes the field's last 16 bytes, some of which may have been taken
+    before. For a field below 16 bytes these are its first and its last 8; below 8, the field itself and 0.
     """
     if data is None:
         return seed
