@@ -43,7 +43,7 @@ def require_fitting_table(table: DeltaTable | None, uri: str, schema: pa.Schema)
 
 
 def require_removable_files(table: DeltaTable, uri: str) -> None:
-    """Raise JobError if no rows of a table may be removed, as an upsert does."""
+    """Raise JobError if an upsert may not replace a table's files: the table is append-only or has deletion vectors."""
     import pyarrow as pa
 
     if table.metadata().configuration.get("delta.appendOnly") == "true":
@@ -53,7 +53,7 @@ def require_removable_files(table: DeltaTable, uri: str) -> None:
 
 
 def require_distinct_names(uri: str, schema: pa.Schema) -> None:
-    """Raise JobError if a record in a value has two fields whose names differ only in case."""
+    """Raise JobError if a struct in a column has two fields whose names differ only in case."""
     for one in schema:
         repeated = _repeated_name(one.type)
         if repeated is not None:
@@ -86,7 +86,8 @@ def _fields(schema: pa.Schema) -> list[Field]:
 
 
 def _repeated_name(kind: Any) -> str | None:
-    """Return the first name that two fields of a struct in a type have in any case, None without any."""
+    """Return the first field name in a type that differs at most in case from another field's name in its struct; None
+    if there is none."""
     fields = [kind.field(number) for number in range(kind.num_fields)]
     seen = set[str]()
     for one in fields:

@@ -73,8 +73,9 @@ def _state_of_properties(table: Table, oldest: Snapshot) -> Manifest:
     """Read the state from the table's properties, if the snapshot that it belongs to has expired.
 
     ``oldest``: the oldest of the current snapshot and its ancestors that still exists. Raises JobError if there is no
-    state but an ancestor has expired. Raises it, too, if the state's snapshot was rolled back: it still exists, or is
-    newer than ``oldest``. It is not noticed if ``oldest`` is a later snapshot of another writer.
+    state but an ancestor has expired. Raises JobError, too, if the state's snapshot was rolled back: that snapshot
+    still exists, or is newer than ``oldest``. A rollback is not noticed if ``oldest`` is a later snapshot of another
+    writer.
     """
     text = table.properties.get(STATE_KEY)
     if text is None:

@@ -23,7 +23,8 @@ from tidelog.pipeline.export.store import LOCAL, TableStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Superseded rows are dropped each time the collected rows reach this size, or twice their size after the last time.
+#: Superseded rows are dropped when the collected rows reach this size. The next time comes at twice the size that is
+#: left, but not below this size.
 PASS_BYTES = 64 * 1024 * 1024
 _IDENTITY = ("topic", "partition", "key")
 PartitionKey = tuple[str, int]
