@@ -6,11 +6,11 @@ export.
     TABLE/data/*.parquet                      the rows;  TABLE/dead-letter/*.parquet  bytes that are not records
     TABLE/_tidelog/staging/<run>/             files that a run has written and not committed
 
-A version has the whole state: each topic's id, the exported offsets of each partition, how far it is complete, and all
-files. A commit is compare-and-set: version n + 1 is created by linking a finished file under its name, which fails if
-the name exists; and under the lock the newest version must still be the one with which the run began. A
-file's name is a function of (topic id, partition, first offset). A version names the run that staged its files: they
-are moved from staging into the table after the commit, and the next run finishes that if this one was killed.
+A version has the whole state: each topic's id, the exported offsets and the largest record time of each partition, and
+all files. A commit is compare-and-set: version n + 1 is created by linking a finished file under its name, which fails
+if the name exists; and under the lock the newest version must still be n. The name of a file in ``data`` is a function
+of (topic, topic id, partition, first offset). A version names the run that staged its new files: they are moved from
+staging into the table after the commit, and the next run finishes that if this one was killed.
 
 A reader of ``data`` that knows nothing of manifests sees each row at most once. No two files ever have the same row, no
 file is removed, and one that grows is replaced by a rename (``tidelog.pipeline.export.parquet``). Names of a
@@ -51,7 +51,7 @@ _State = TypeVar("_State", "TableFile", "PartitionState", "TopicState", "Earlier
 class TableFile:
     """A Parquet file of ``size`` bytes in ``data`` or ``dead-letter``.
 
-    It has the records of offsets from ``start`` to below ``end``, which take ``log_bytes`` bytes in the log."""
+    Its rows come from the offsets from ``start`` to below ``end``, which take ``log_bytes`` bytes in the log."""
 
     name: str
     topic: str
@@ -215,7 +215,7 @@ class ExportTable:
     def open(self) -> Manifest:
         """Create missing directories, read the newest version, and finish the commit of a killed run.
 
-        Raises BadRequestError when the directory holds something else, JobError.
+        Raises BadRequestError when the directory holds something else or cannot be created, JobError.
         """
         if os.path.isdir(self.path) and os.listdir(self.path) and not os.path.isdir(self._own):
             raise BadRequestError(f"{self.path} is not empty and no exported table: expected an empty or new directory")
@@ -308,7 +308,7 @@ class ExportTable:
         )
 
     def _finish_commit(self, manifest: Manifest) -> None:
-        """Move the newest version's files into the table, and remove the staging of dead runs and old versions.
+        """Move the newest version's files into the table; remove old versions and the staging directories of dead runs.
 
         It may be repeated.
         """

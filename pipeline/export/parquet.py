@@ -86,7 +86,7 @@ class RowWriter:
         with self.give_up_on_error(), _open_earlier(earlier) as (source, file):
             if file.schema_arrow.names == self._schema.names[: len(file.schema_arrow.names)]:
                 if not file.schema_arrow.equals(self._schema):
-                    return False  # the table has more columns now
+                    return False  # the table has more columns now, or a column has a wider type
             else:
                 found, expected = (", ".join(names) for names in (file.schema_arrow.names, self._schema.names))
                 raise JobError(f"{earlier} has the columns {found}: expected {expected} (the headers option)")

@@ -56,7 +56,7 @@ def valid_end(file: OpenSegment, base_offset: int, start: int = 0) -> ValidEnd:
 
 
 def header_at(file: OpenSegment, position: int) -> BatchHeader | None:
-    """Read the header of the batch that begins at ``position``; None at the end of the file.
+    """Read the header of the batch that begins at ``position``; None if the file ends before the header does.
 
     Raises CorruptBatchError when the bytes there are not a batch header.
     """

@@ -4,8 +4,9 @@
     path        s3://bucket?endpoint_override=.../prefix      the query moved forward, so that names can be joined to it
     root, key   s3://bucket?endpoint_override=...             the file system, and its name for the object
 
-Objects are only read. Credentials are never part of a path, because plans, errors and Spark's web pages show paths.
-They come from the environment of the driver and of every executor (``AWS_ACCESS_KEY_ID`` and so on).
+This module only reads objects; ``export.store`` uses ``locate`` to write those of Delta tables. Credentials are never
+part of a path, because plans, errors and Spark's web pages show paths. They come from the environment of the driver and
+of every executor (``AWS_ACCESS_KEY_ID`` and so on).
 
 A listing describes all files of a directory, so one request serves all look-ups of a plan. It is used again for
 ``LISTING_S`` seconds, or until a file that it names is not found. Any thread.

@@ -4,7 +4,7 @@ The broker renames files meanwhile: retention and the cleaner give old files the
 files go from ``.cleaned`` to ``.swap`` to no ending (``tidelog.log.retention`` draws the steps). A listing in the
 middle of that would miss a segment, and that looks like a gap that compaction left. So a listing counts only when the
 next one is equal and no swap is under way; a swap that does not end (its broker died) is read as the broker's next
-start would finish it.
+start would finish or undo it.
 """
 
 from __future__ import annotations

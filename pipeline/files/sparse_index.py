@@ -75,7 +75,11 @@ class SparseIndex:
         return data
 
     def _count_entries(self, slots: int) -> int:
-        """Count the entries before the zeros: neither index has an entry of two zeros."""
+        """Count the entries before the zeros.
+
+        An offset index has no entry of two zeros. A time index has one if time 0 at the base offset is its first entry;
+        an index with that entry alone counts as empty.
+        """
         low, high = 0, slots
         while low < high:
             middle = (low + high) // 2
@@ -103,7 +107,10 @@ class SparseIndex:
 
 
 def offset_index(file: SegmentFile, count: ReadCount | None = None) -> SparseIndex:
-    """Open the offset index: relative last offset of an append -> byte position of its first batch."""
+    """Open the offset index: relative last offset of a batch -> byte position of that batch.
+
+    An entry of Apache Kafka may be for an append of several batches: its last offset -> position of its first batch.
+    """
     return SparseIndex(file.sibling(".index"), _OFFSET_ENTRY, count)
 
 

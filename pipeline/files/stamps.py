@@ -2,8 +2,8 @@
 
 File systems keep times to a tick of some milliseconds, so a directory that changes twice within one tick may show one
 time for both changes. What was read between them would then count as the later state, and never be read again. Hence
-the directory's stamp counts only when its modification time is ``SETTLED_S`` seconds ago: until then the directory is
-read again each time.
+the directory's stamp counts only when its modification time is at least ``SETTLED_S`` seconds ago: until then the
+directory is read again each time.
 Files that are replaced as a whole (another inode) or only grow (another size) need not wait.
 """
 
@@ -28,7 +28,10 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """Take the stamp of a file that is replaced as a whole or only grows; None if it is missing or unreadable."""
+    """Take the stamp of a file that is replaced as a whole or only grows; None if it is missing or unreadable.
+
+    Raises RemoteError when an object store cannot be listed.
+    """
     if is_remote(path):
         info = info_of(path)
         return None if info is None or info.is_directory else Stamp(0, info.size, info.mtime_ns)
@@ -40,7 +43,10 @@ def stamp_of(path: str) -> Stamp | None:
 
 
 def settled_stamp_of(path: str) -> Stamp | None:
-    """Take the stamp of a directory; None also if it changed less than ``SETTLED_S`` seconds ago."""
+    """Take the stamp of a local directory; None also if it changed less than ``SETTLED_S`` seconds ago.
+
+    A directory of an object store has none. Raises RemoteError when the store cannot be listed.
+    """
     stamp = stamp_of(path)
     if stamp is None or time.time_ns() - stamp.mtime_ns < SETTLED_S * 1e9:
         return None

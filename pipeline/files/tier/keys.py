@@ -39,7 +39,7 @@ class SegmentEncryption:
 
 
 def parse_encryption(raw: dict[str, Any]) -> SegmentEncryption:
-    """Parse the encryption of a manifest. Raises ValueError, KeyError, TypeError."""
+    """Parse the encryption of a manifest. Raises ValueError, KeyError, TypeError, AttributeError."""
     pair, _, wrapped = raw["dataKey"].partition(":")
     if not pair or _SEPARATORS.intersection(pair):
         raise ValueError("dataKey names no key pair")

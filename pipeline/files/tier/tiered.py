@@ -138,7 +138,8 @@ def decode_sizes(data: bytes) -> list[int]:
     """Decode the sizes of chunks, all numbers big-endian.
 
     Four bytes of count, four of base and one of ``width``; then for each chunk but the last its size less the base, in
-    ``width`` bytes; then the size of the last chunk in four. Raises ValueError and struct.error for damage.
+    ``width`` bytes; then the size of the last chunk in four. With one chunk its size follows the count directly.
+    Raises ValueError and struct.error for damage.
     """
     (count,) = struct.unpack_from(">i", data)
     if count < 2:
@@ -379,8 +380,8 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         return [self._cut(segment, after) for segment, after in _choose_uploads(uploads, first)]
 
     def _cut(self, segment: TieredSegment, after: int) -> TieredSegment:
-        """Cut the segment to the batches below offset ``after``, where the next upload begins: replicas roll at other
-        offsets, and each leader uploads its own segments.
+        """Cut the segment to the batches below offset ``after``, where the next upload or the first local segment
+        begins: replicas roll at other offsets, and each leader uploads its own segments.
         """
         if segment.end < after:
             return segment
