@@ -101,6 +101,7 @@ class EarlierRange(NamedTuple):
 class Manifest:
     """One version of a table's state; version 0 is the empty table.
 
+    ``run``: the id of the part of an export (``jobs.exporting.commits``) that made the version and staged new files.
     ``mode``: the rows are all records (``append``), or the latest of each key (``upsert``). ``values``: the schema of
     the value columns as text (``tidelog.pipeline.values.columns``), empty without. ``earlier``: ranges of topics that
     were deleted and created again since.

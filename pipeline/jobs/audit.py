@@ -5,8 +5,8 @@
     driver     joins segments: offsets and producers' sequences across segment borders; sums
 
     with a table: a task per range of offsets (tidelog.pipeline.jobs.reports.audit_compare) runs
-    tidelog.pipeline.audit.table, and one task looks for rows outside of all ranges
-    (tidelog.pipeline.jobs.reports.foreign_rows)
+    tidelog.pipeline.audit.table, or tidelog.pipeline.audit.latest for a table of latest values; one task looks for
+    rows outside of all ranges (tidelog.pipeline.jobs.reports.foreign_rows)
 
 Nothing is changed and no lock is taken; a broker may serve meanwhile. An incomplete write at the active segment's end
 is not a finding. Two audits of the same log have the same findings and counts.
@@ -77,8 +77,8 @@ class AuditRequest:
 class PartitionAudit:
     """Audit result of one partition: its segments, and the faults between segments.
 
-    ``buckets``: records per ten minutes. ``comparisons``: with an exported table. ``duplicates_between``: batches that
-    repeat one of the segment before.
+    ``buckets``: records per ten minutes. ``comparisons``: with an exported table. ``duplicates_between``: how often a
+    producer's first batch in a segment repeats a batch of an earlier segment.
     """
 
     topic: str
@@ -226,7 +226,7 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
             with OpenSegment(segment.path) as file:
                 size, inode, ctime_ns = file.size, file.inode, file.ctime_ns
         except FileNotFoundError:
-            continue  # deleted this moment by retention, so a gap can only be at the log's start
+            continue  # deleted since the listing: by retention at the log's start, or merged by the cleaner
         is_closed = number + 1 < len(segments)
         following = segments[number + 1].base_offset if is_closed else 2**63 - 1
         mine = tuple(entry for entry in indexed if entry[2] >= segment.base_offset and entry[1] < following)
@@ -316,10 +316,9 @@ def _check_files(partition: Partition, found: PartitionAudit) -> None:
 
 
 def _explain_gaps(segments: list[SegmentAudit], directory: PartitionDirectory) -> int:
-    """Find the offset that a cleaner has reached, by its checkpoint (which may be newer than the plan's) and its
-    batches.
+    """Find the offset that a cleaner has reached: by its checkpoint, read again, and by batches that only it writes.
 
-    Gaps in segments below it count as compacted."""
+    Lost gaps in segments that begin below this offset become compacted."""
     below = _clean_below(directory.path, TopicPartition(directory.topic, directory.partition))
     below = max([below, *(segment.marked_below for segment in segments)])
     for segment in segments:
@@ -334,7 +333,7 @@ def _join_producers(producers: dict[int, ProducerSpan], segment: SegmentAudit, f
         before = producers.get(producer_id)
         if before is not None and join(before, span):
             count += 1
-            message = f"sequence {span.first_sequence} of producer {producer_id} is also in the segment before"
+            message = f"sequence {span.first_sequence} of producer {producer_id} is also in an earlier segment"
             found.findings.append(Finding("duplicate", segment.path, -1, segment.first_offset, message))
         producers[producer_id] = span
     return count

@@ -6,9 +6,9 @@
 Columns are those of an exported table. ``value`` is required; key and value are bytes or text. Optional are
 ``timestamp`` (default: now), ``headers``, and ``partition`` (default: that of Kafka's producer, ``sink.rows``). The
 columns ``topic``, ``offset`` and ``timestampType`` are ignored, because the target's log assigns its own. Any other
-column is refused, because it would be lost. A file is identified by its path and its first bytes, up to about the end
-of the first row group. So if a file has grown since, as in an exported table, only its new rows are written, while
-other content at the same path is another file.
+column is refused, because it would be lost. A file is identified by its path and its first bytes: at most 1 MiB, and
+up to about the end of the first row group. So if a file has grown since, as in an exported table, only its new rows are
+written, while other content at the same path is another file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ _BATCH_ROWS = 8192
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """Request of a backfill: Parquet files (or directories of them), the target of their rows, and the run's name."""
+    """Request of a backfill: Parquet files (or directories of them), and the target of their rows.
+
+    ``name``: all runs with one name together write each row once."""
 
     files: tuple[str, ...]
     target: Target
@@ -94,7 +96,7 @@ def backfill(
 
     ``spark`` None does the work in this process, one file after the other. After a run that was killed, the next one
     continues after the last committed row. Readers must use ``read_committed``. The results are in the order of the
-    files. Raises BadRequestError before anything is written, PipelineError.
+    files. Raises BadRequestError before anything is written, or when a value does not fit its column; PipelineError.
     """
     check_names(request.target, request.name)
     paths = find_files(request.files)

@@ -49,7 +49,7 @@ class CompactRequest:
 
 @dataclass(frozen=True, slots=True)
 class CompactWork:
-    """One worker's task: a log, its checkpoint (None without one), and the request's settings."""
+    """One worker's task: a log, its offset in the cleaner's checkpoint (None without), and the request's settings."""
 
     log: LogPlan
     checkpoint: int | None

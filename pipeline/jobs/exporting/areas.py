@@ -2,17 +2,18 @@
 killed run.
 
     mounted            TABLE/_tidelog/staging/<run>/, owned by a lock; its file ``version`` has the version of the
-                       table's state (``export.manifest``) with which the run began; links give files their names
-    object store       an empty object TABLE/_tidelog/runs/<version>-<run>, and the run's id at the end of each file's
-                       name
+                       table's state (``export.manifest``) with which the run began; its files are linked into the
+                       table's folders
+    object store       an empty object TABLE/_tidelog/runs/<version>-<run>, and the run's id in each file's name
                        (a Delta table's dead letters are moved once the run has committed)
 
-On a mounted file system, too, a name ends with the first characters of the run's id. After a restore, files of
-abandoned versions stay beside those of later runs, which may have other records at the same offsets.
+A run here is one part of an export (``exporting.commits``). On a mounted file system, too, file names have the first
+characters of the run's id. A restore or rollback of the table leaves files behind; a later run may write other records
+of the same offsets, and needs other names.
 
 A catalog may finish a commit after its run has ended, and a store has no locks. So a run that has not committed counts
-as dead once the table has a newer state than the one with which the run began: its commit is only valid for that state,
-and can no longer succeed.
+as dead once the table has a newer state than the one with which the run began. Its commit is only valid for the older
+state, and can no longer succeed.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ class StoreArea:
     def open(self) -> None:
         """Finish or remove the files of killed runs, and those of runs that were begun here. Raises OSError.
 
-        Another export may have finished a run of this one, and then the run has written more objects.
+        Another export may have removed the files of a run that was begun here, before the run wrote more of them.
         """
         for name in sorted({*self._store.names_in(self._path_of(DIRECTORY, RUNS)), *self._begun}):
             found = _RUN.fullmatch(name)  # other files are not of exports

@@ -4,7 +4,8 @@
 
 A part ends with a commit, and after a kill the next run continues after the last commit. So a part has at most
 ``commit_files`` files, and as much of the log as takes ``commit_minutes`` at the speed of the part before it. The first
-part assumes ``FIRST_SPEED`` per worker, a tenth of the usual speed.
+part assumes ``FIRST_SPEED`` per worker, a tenth of the usual speed. For a table, each part is a run of its own, with an
+id for its staging directory and its version.
 """
 
 from __future__ import annotations

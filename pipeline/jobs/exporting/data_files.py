@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 TIME = "timestamp"
-#: pyiceberg computes no bounds of this column; ``_statistics`` adds them.
+#: With this setting pyiceberg computes no bounds of the column; ``_statistics`` adds them.
 _COUNTS = {f"write.metadata.metrics.column.{TIME}": "counts"}
 
 

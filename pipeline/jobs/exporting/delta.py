@@ -6,7 +6,7 @@
 
 Delta keeps an application's transaction number forever, also in checkpoints, while a commit's own metadata expires. So
 the number says which state is current, and the state's file has the offsets. A commit is only valid for the state with
-which the run began, so only one of two runs succeeds. Files of the other run, including its state file, are removed by
+which its part began, so only one of two runs succeeds. Files of the other run, including its state file, are removed by
 a later run (``exporting.areas``). Until then the commit's metadata says whose state file is valid. Other writers may
 append, delete and compact between two commits; if one commits during a commit, that is a conflict. After a RESTORE the
 state of the restored version is current (``exporting.delta_versions``).
@@ -79,8 +79,8 @@ def export_to_delta(
 def read_newest_version(given: str) -> tuple[Manifest, int, tuple[str, ...], tuple[str, ...]]:
     """Read the table's state of exports, its newest version, that version's files, and the files of dead letters.
 
-    The state of a table without exports is empty, of version 0. Raises JobError if there is no table, RemoteError,
-    MissingPackageError.
+    The state of a table without exports is empty, of version 0. Raises JobError if there is no table, OptionError,
+    RemoteError, MissingPackageError.
     """
     if importlib.util.find_spec("deltalake") is None:
         raise missing_package_error("deltalake", DELTA_INSTALL)
@@ -186,7 +186,7 @@ class _DeltaCommits:
 
     def widen(self, request: ExportRequest) -> None:
         """Add the columns of values to the table. Raises JobError if a column would have to change its type, or the
-        table has other columns of records."""
+        table cannot take the files (``export.delta_tables``)."""
         import pyarrow as pa
 
         table = self._address.open_if_there()

@@ -5,7 +5,7 @@
 The failure of a run is printed, and the next interval tries again: the store, the catalog or the broker may be down
 for a while, or another export was faster. Errors that a user must resolve end the command: a topic that was created
 again, a log that was truncated and written again, lost records, an invalid option, and the end of Spark. Each run
-begins where the table's newest commit ends, so nothing is kept between runs.
+begins where the table's newest commit ends, so no offsets are kept between runs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _HELP = {
     "failures_total": "Runs that failed.",
     "rows_total": "Rows written.",
     "bytes_total": "Bytes of files written.",
-    "dead_letters_total": "Damaged batches and values that became dead letters.",
+    "dead_letters_total": "Damaged batches, records and values that became dead letters.",
     "lost_offsets_total": "Offsets that were gone before they could be exported.",
     "last_success_timestamp_seconds": "When the last run that succeeded read where the logs end.",
     "lag_records": "Offsets of the log that were not in the table after the last run that succeeded.",

@@ -137,7 +137,7 @@ def share_out(request: ExportRequest, log_bytes: int, workers: int) -> ExportReq
     """Return the request with a file size by which each worker gets an equal share of ``log_bytes``, or the request
     itself.
 
-    A file has from half of ``file_bytes`` to FILE_TOLERANCE times ``file_bytes``. The size stays when files are split
+    The new size is from half of ``file_bytes`` to FILE_TOLERANCE times ``file_bytes``. It stays when files are split
     by hour or day, which gives several files per range, and for latest values, whose files are merged.
     """
     parts = min(workers, log_bytes // max(request.file_bytes // 2, 1))
