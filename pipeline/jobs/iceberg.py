@@ -355,7 +355,7 @@ def _client_errors() -> tuple[type[Exception], ...]:
 
 
 def _table(catalog: Catalog, name: str, schema: Any) -> Table:
-    """Load the table, which is created if it is missing. Raises BadRequestError."""
+    """Load the table, which is created if it is missing. Raises BadRequestError, JobError."""
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     namespace = name.rpartition(".")[0]

@@ -52,7 +52,7 @@ class IndexResult:
 
     ``rebuilt_segments``: segments whose offset and time index were rebuilt. ``indexed_bytes``: bytes of the log that
     this run added to key and tag indices. Entries and files are totals; ``next_offset`` follows the last record
-    indexed. ``skipped_batches``: batches that could not be read.
+    indexed, and is the log's end without a key or tag index. ``skipped_batches``: batches that could not be read.
     """
 
     name: str

@@ -186,8 +186,8 @@ class OfflineLogs:
                 )
 
     def begin_changes(self) -> None:
-        """Remove the clean-shutdown markers until the context ends; call it when nothing can be refused any more.
-        Raises KafkaStorageError."""
+        """Remove the clean-shutdown markers; the context restores them if it ends without an error. Call it when
+        nothing can be refused any more. Raises KafkaStorageError."""
         for path in self.data_directories:
             if self._has_marker(path):
                 self._remove_marker(path)

@@ -111,7 +111,7 @@ def replay_source(paths: str, choice: dict[str, str], begin: str | None, end: st
 
 
 def moment(text: str, option: str) -> int:
-    """Parse a time to the first ms since 1970 at or after it, 0 for an earlier one; without a zone it is UTC. Raises
+    """Parse a time to ms since 1970, rounded up, 0 for a time before 1970; without a zone the time is UTC. Raises
     BadRequestError, which names the ``option``."""
     if text.isascii() and text.isdecimal():
         return int(text)

@@ -34,12 +34,12 @@ class LogSource:
     replicated: Callable[[], frozenset[tuple[str, int]]] = field(default=frozenset, compare=False, kw_only=True)
 
     def topics(self) -> list[str]:
-        """Find the names of the topics. Raises SelectionError."""
+        """Find the names of the topics. Raises SelectionError, other PipelineErrors."""
         found = PartitionFinder(self.paths, self.choice).find_replicas()
         return sorted({replicas[0].topic for replicas in found})
 
     def directories(self) -> list[PartitionDirectory]:
-        """Find the partitions' directories, by topic and partition. Raises SelectionError."""
+        """Find the partitions' directories, by topic and partition. Raises SelectionError, other PipelineErrors."""
         return find_partitions(self.paths, self.choice)
 
     def partitions(self, *, accepts_damage: bool = False) -> list[Partition]:

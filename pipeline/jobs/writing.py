@@ -40,8 +40,8 @@ from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFet
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Limits of one transaction. So many rows are about 10 MB of 100-byte records; so many bytes are in memory some times
-#: over, in each task.
+#: Limits of one transaction. 100,000 records of 100 bytes are about 10 MB. Each task has several copies of a
+#: transaction's bytes in memory.
 CHUNK_ROWS = 100_000
 CHUNK_BYTES = 64 * 1024 * 1024
 _INIT, _FETCH = 4, 7
@@ -57,9 +57,9 @@ _CHUNKS_PER_SECOND = 4
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Target of the rows: a topic of the brokers at ``bootstrap``; ``codec`` is Kafka's number of it.
+    """Target of the rows: a topic of the brokers at ``bootstrap``.
 
-    ``rate``: records per second; None: no limit.
+    ``codec``: Kafka's number of the compression. ``rate``: records per second; None: no limit.
     """
 
     bootstrap: str
@@ -210,7 +210,7 @@ class TopicWriter:
     def begin(self, first: int) -> int:
         """Return the number of the first row to write, for a source whose rows begin with number ``first``.
 
-        This ends the open transaction of a killed run. Raises JobError; BadRequestError when this name has written to
+        This ends the open transaction of a killed run. Raises JobError; BadRequestError when the writer has written to
         another topic.
         """
         written = read_written(self._target, self._writer)

@@ -22,7 +22,7 @@ DEFAULT_COMMIT_MINUTES = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """Request of an export: ``table`` is a directory, or the address of a Delta table.
+    """Request of an export: ``table`` is a directory, or the address of a Delta table. An export to Iceberg ignores it.
 
     ``file_bytes``: bytes of the log per file. ``headers``: whether the table has a column for headers.
     ``keep_damaged``: damaged batches become dead letters; otherwise they end the job. ``commit_files``: files per
@@ -53,8 +53,8 @@ class ExportResult:
     """Result of an export. ``committed`` false: there was nothing new. ``manifest`` is the table's newest version.
 
     ``looked_ms``: when the run looked up the ends of the logs; ``ends``: those ends. ``exhausted``: each (topic,
-    partition) that had no open transaction at that time and whose records are all in the table. ``lost``: ranges that
-    this run found missing.
+    partition) whose records up to the log's end at that time are all in the table. ``lost``: ranges that this run found
+    missing.
     """
 
     manifest: Manifest
@@ -78,8 +78,8 @@ class ExportResult:
         }
 
     def complete_through(self) -> dict[str, dict[int, tuple[int, int]]]:
-        """Map topic and partition to (largest record time in ms, offset): the table has every committed record below
-        the offset.
+        """Map topic and partition to (largest record time in ms, offset): every committed record below the offset was
+        exported, or was lost before.
         """
         return {
             name: {p: (s.complete_timestamp, s.end) for p, s in topic.partitions.items()}

@@ -2,11 +2,12 @@
 
     staged files     a row for the latest record of each key, including deletes; later files of a partition override
                      earlier ones
-    table files      a file stays if no staged row has one of its keys; otherwise it is written without those rows
+    table files      a file stays if no staged row has one of its keys; otherwise another file replaces it, without the
+                     rows of these keys
 
-So the cost of a commit grows with the files that have a changed key. The same commit merges small files of a partition.
-Files are never changed: a reader of an earlier version still finds its files, until the table's maintenance removes
-them.
+So a commit reads the keys of all table files, and rewrites the files that have a changed key. The same commit merges
+small files of the same partition of the table. Files are never changed: a reader of an earlier version still finds its
+files, until the table's maintenance removes them.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ SAMPLE = 1000
 
 
 def choose_value_columns(request: ExportRequest, before: Manifest) -> tuple[ExportRequest, Manifest]:
-    """Return the request and the state, both with the table's value columns. Raises BadRequestError, JobError."""
+    """Return the request and the state, both with the table's value columns. Raises BadRequestError, other
+    PipelineErrors."""
     has, wants = bool(before.values), bool(request.values)
     if before.version and has != wants:
         how = "with" if has else "without"

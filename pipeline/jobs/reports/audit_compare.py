@@ -83,7 +83,7 @@ class AuditedTable(Protocol):
 def open_table(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
     """Open the table at a path or in a catalog.
 
-    Raises BadRequestError when no export has committed to it, other JobErrors, RemoteError.
+    Raises BadRequestError when no export has committed to it, other PipelineErrors, OSError.
     """
     table = _open_any(name, iceberg)
     if not table.manifest.version:
@@ -250,8 +250,8 @@ class _SnapshotTable:
     def _with_rows(
         self, directory: PartitionDirectory, ranges: list[tuple[int, int]]
     ) -> Iterator[tuple[tuple[int, int], IcebergRows | DeltaRows]]:
-        """Yield each range with the files that may have its rows. Iceberg's metadata show them by itself; in Delta the
-        names of exports do, and a file with another name may have any rows."""
+        """Yield each range with the table's rows. ``DeltaRows`` name the files to read: those whose export name has
+        offsets of the range, and all with other names. Iceberg finds files by its metadata."""
         names = {os.path.basename(file) for file in self.files}
         matches = [(name, _FILE.fullmatch(name)) for name in names]
         for start, end in ranges:

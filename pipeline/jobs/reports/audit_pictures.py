@@ -77,7 +77,8 @@ class Timeline:
 
 
 def timeline(result: AuditResult) -> Timeline | None:
-    """Collect the counts of records over time; None without records."""
+    """Collect the counts of records over time; None if there is no count to draw, as in an audit that hashes no
+    records."""
     topics: dict[str, dict[int, int]] = {}
     for partition in result.partitions:
         counts = topics.setdefault(partition.topic, {})
@@ -101,7 +102,7 @@ def timeline(result: AuditResult) -> Timeline | None:
 def _draw_timeline(figure: Any, result: AuditResult) -> None:
     found = timeline(result)
     if found is None:
-        figure.suptitle("No committed records")
+        figure.suptitle("No counts of committed records to draw")
         return
     topics = sorted(found.counts, key=lambda topic: (-int(found.counts[topic].sum()), topic))[:MAX_TOPICS]
     figure.set_size_inches(10, 1 + 1.6 * len(topics))

@@ -1,8 +1,8 @@
 """The scan of a table for rows that no export recorded, over all its topics, even if the audit is about a few.
 
-A snapshot of Iceberg or Delta has its own state. Files of a folder of Parquet files may grow meanwhile: a new manifest
-is committed before the longer file replaces the old one. So if a file has rows outside of its offsets in the manifest,
-the manifest is read again while the file is open.
+A snapshot of Iceberg or Delta does not change during the scan. Files of a folder of Parquet files may grow meanwhile: a
+new manifest is committed before the longer file replaces the old one. So if a file has rows outside of its offsets in
+the manifest, the manifest is read again while the file is open.
 """
 
 from __future__ import annotations
