@@ -11,10 +11,11 @@ two batches do not follow each other, a cleaner has removed records, or records 
     anything else                                                         lost
 
 The broker saves the checkpoint a moment after it has swapped files, so where a file was changed just now the checkpoint
-is read again for a while. Apache Kafka saves it only at the end of a cleaner's round; a replica that was fetched
-from a compacted leader has holes before any cleaner of its own; there the third rule helps, where batches have several
-records. Without the file, or without an entry in it, only the third rule explains a hole. A segment that
-is missing below the checkpoint cannot be distinguished from compaction.
+is read again for a while. Apache Kafka saves it only at the end of a cleaner's round. A replica that was fetched
+from a compacted leader has holes before its own cleaner has run. The third rule explains such holes only if batches
+have several records: a batch of one record is usually removed as a whole. Without the file, or without an entry in it,
+only the third rule explains a hole. A segment that is missing below the checkpoint cannot be distinguished from
+compaction.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ class Partition(NamedTuple):
 
     @property
     def end(self) -> int:
-        """End of the visible offsets: the last stable offset if it was looked up for ``read_committed``."""
+        """End of the visible offsets: the log's end, or with ``read_committed`` the last stable offset. It is at
+        most the known high watermark, if the partition is known to have other replicas."""
         return self.bounds.last_stable
 
 

@@ -9,9 +9,9 @@ Without one (files alone):
 
 The broker's own checkpoint of high watermarks is written every five seconds: a reader that trusted it would miss the
 newest records. With one replica and without ``flush.messages`` the high watermark *is* the end of the log. With
-``flush.messages`` a power loss can still remove the newest records here. Of a partition with several replicas the valid
-end may lie above the high watermark: ``LogWatch`` then ends where the leaders' answers to ListOffsets say
-(``kafka.bootstrap.servers``), or without them at the checkpoint, up to five seconds behind.
+``flush.messages`` it may be lower, so a power loss can still remove the newest records that are read. Of a partition
+with several replicas the valid end may lie above the high watermark: ``LogWatch`` then ends where the leaders' answers
+to ListOffsets say (``kafka.bootstrap.servers``), or without them at the checkpoint, up to five seconds behind.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def log_bounds(
 
 
 def retry_on_deletion(directory: PartitionDirectory, look: Callable[[], _Seen]) -> _Seen:
-    """Return the value of ``look``, called again if a file was deleted. Raises PipelineError after ATTEMPTS."""
+    """Return the value of ``look``, called again if a file was deleted. Raises PipelineError after ATTEMPTS, or if the
+    directory was deleted."""
     for _ in range(ATTEMPTS):
         try:
             return look()
