@@ -1,6 +1,6 @@
 """The choice among the replicas of a partition, when the data directories of several brokers are read.
 
-    broker 1   |=====================|---|        ends at 120, its checkpoint says 100
+    broker 1   |=====================|-|          ends at 105, its checkpoint says 100
     broker 2   |================|                 ends at 90,  its checkpoint says 88
     broker 3   |=======================|----|     ends at 125, its checkpoint says 110    -> read, up to 110
 

@@ -53,8 +53,8 @@ def batch_request(options: SourceOptions) -> ReadRequest:
 
 
 def ensure_named(spec: OffsetSpec, partitions: Iterable[Partition]) -> None:
-    """Check that offsets by partition name exactly the existing partitions, as Spark's Kafka source demands. Raises
-    OptionError.
+    """Check that offsets or times by partition name exactly the chosen partitions, as Spark's Kafka source demands.
+    Raises OptionError.
     """
     given = spec.offsets if spec.offsets is not None else spec.timestamps
     if given is None:
@@ -79,7 +79,7 @@ def _range(partition: Partition, options: SourceOptions, count: ReadCount) -> Of
 
 
 def starting_offset(partition: Partition, options: SourceOptions, count: ReadCount | None = None) -> int:
-    """Find the offset at which reading of a partition begins. Raises OffsetRangeError, DataLossError."""
+    """Find the offset at which reading of a partition begins. Raises PipelineError."""
     spec = options.starting
     if spec.default is not None:
         return partition.bounds.start if spec.default == EARLIEST else partition.end

@@ -1,9 +1,9 @@
 """The plan of one segment: which bytes hold a range of its offsets, cut at batches into slices of a wanted size.
 
-Every position comes from the offset index and is used only when a batch that fits the entry begins there: the index
-of an active segment may have stale entries. For the same reason its time index says only how far it is worth looking:
-the batch headers up to there say which records are too early. A slice begins at an indexed batch at or before its first
-record and ends at one after its last. So a few bytes are read twice, and no record is left out.
+A position from the offset index is used only when a batch that fits the entry begins there: the index of an active
+segment may have stale entries. For the same reason its time index says only how far it is worth looking: the batch
+headers up to there say which records are too early. A slice begins at a batch at or before its first record and ends at
+one after its last, or at the end of the file. So slices of adjacent offset ranges may share bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SegmentPlan:
         self._has_final_times = has_final_times
         self._wanted = wanted
         self._request = request
-        #: The offset after the segment's last one; None for the active segment.
+        #: The next segment's base offset, or the start of a hole before that segment; None for the active segment.
         self.following = following
         self._file = OpenSegment(segment.path, request.count)
         self._index: SparseIndex = offset_index(segment, request.count)
@@ -146,8 +146,8 @@ class SegmentPlan:
         return position_at_or_before(self._file, self._index, self._segment.base_offset, offset)
 
     def _end_position(self, end: int) -> int:
-        """Find the byte of the first indexed batch that lies wholly at or above ``end``; the file's end when none
-        does.
+        """Find the byte of an indexed batch that begins at or above ``end``; the file's end when no tried entry points
+        to one.
         """
         slot = self._index.floor(end - self._segment.base_offset) + 1
         for candidate in range(slot, min(slot + _END_CANDIDATES, self._index.entries)):

@@ -68,8 +68,8 @@ class PartitionFinder:
         """Find the current directories, by topic and partition; the replicas of one partition in the order of the
         paths.
 
-        Raises SelectionError when a path is not a data directory, or a topic or partition that was named is not there;
-        or when the directories of one partition have different topic ids.
+        Raises SelectionError when a path is not a readable data directory, a named topic or partition is not there,
+        no topic matches the pattern, or the directories of one partition have different topic ids. Raises RemoteError.
         """
         found: dict[tuple[str, int], list[PartitionDirectory]] = {}
         for data_directory in self._data_directories:
@@ -172,8 +172,8 @@ def _partition_of(path: str, name: str, *, accepts_damage: bool) -> PartitionDir
     if name.endswith(_GOING_SUFFIXES) or not is_directory(directory):
         return None
     try:
-        # In this order: a broker writes the id before the first segment, so a partition that is created meanwhile has
-        # it.
+        # Names first: a broker writes the id before the first segment, so a new partition with a listed segment has its
+        # id.
         names = names_in(directory)
         topic_id = read_partition_metadata(files_at(directory), directory)
     except CheckpointCorruptError as error:

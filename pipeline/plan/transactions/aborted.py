@@ -42,7 +42,7 @@ def _entries(path: str, count: ReadCount | None) -> list[tuple[int, int, int]]:
         with OpenSegment(path, count) as file:
             data = file.read_at(0, file.size // ENTRY.size * ENTRY.size)
     except FileNotFoundError:
-        return []  # deleted this moment: its segment was renamed before, and no plan names it
+        return []  # deleted or renamed since the directory was listed
     entries = []
     for version, producer, first, last, _ in ENTRY.iter_unpack(data):
         if version != 0:

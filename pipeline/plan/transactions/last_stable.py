@@ -4,8 +4,7 @@
     batch headers from there to the end              -> transactions that began there; markers end some of them
 
 The broker takes a snapshot whenever a segment rolls and when it stops, so the walk covers the active segment at most.
-A damaged or missing snapshot only makes the walk longer. A damaged marker ends no transaction, which then counts as
-open.
+A damaged or missing snapshot only makes the walk longer. A damaged marker ends nothing: its transaction counts as open.
 """
 
 from __future__ import annotations

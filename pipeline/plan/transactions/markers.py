@@ -4,7 +4,7 @@
     a later marker           the walk reads ahead of the reader, through later segments too, to the transactions' ends
     damage on the way        a marker may be lost in it: for transactions open there the ``.txnindex`` files decide;
                              if one is damaged, or they lack the abort marker that comes next, reading is refused
-    the log ends before it   the ``.txnindex`` files decide, too; without an entry it is not aborted
+    no later marker          the ``.txnindex`` files decide, too; a transaction without an entry is not aborted
 
 A walk begins where its reader does and looks at each batch once, in the reader's own chunk if the batch is there. It
 reads ahead only while a transaction is open, in steps that grow. A cleaner keeps the marker of a transaction as
@@ -214,7 +214,7 @@ class MarkerWalk:
             found.damage = found.damage or damage
 
     def _go_to_next_segment(self) -> bool:
-        """Open the segment that holds the next offset; False when there is none."""
+        """Open the segment that follows; False when there is none."""
         here = self._at
         for _ in range(_ATTEMPTS):
             try:
