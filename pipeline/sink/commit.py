@@ -253,7 +253,7 @@ class _Transaction:
         raise_for_code(answer.error_code, f"EndTxn of {self._name}")
 
     def _delete_group(self) -> None:
-        """Delete the group, which no driver needs again. A failure is only logged, because the group expires."""
+        """Delete the group, which no driver needs again. The group expires if this fails, so no error is raised."""
         try:
             ask(
                 self._cluster.coordinator(self._name, GROUP),

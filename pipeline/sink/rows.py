@@ -54,7 +54,7 @@ class RowError(PipelineError):
 
 
 class BuiltBatch(NamedTuple):
-    """A record batch ready for its partition, except for producer id, epoch and sequence."""
+    """A record batch ready for its partition, but without producer id, epoch, sequence and transactional bit."""
 
     topic: str
     partition: int

@@ -9,8 +9,9 @@ by Spark's batch id; tasks get both as local properties of the job. A batch writ
 ``txnAppId`` and ``txnVersion``. With these a repeated write (for example from ``foreachBatch``) is skipped. In the
 output modes update and complete every batch's rows are appended, as by Spark's Kafka sink.
 
-Writers are pickled into tasks and created again for each commit, so they hold only options. Spark's Kafka sink, for
-comparison, produces from its tasks and may write rows twice.
+Writers are pickled into tasks, and Spark creates a stream's writer again for each commit. So they hold only options,
+columns and the names of a batch write and its run. Spark's Kafka sink, for comparison, produces from its tasks and may
+write rows twice.
 """
 
 from __future__ import annotations
