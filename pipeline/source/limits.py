@@ -2,13 +2,14 @@
 
     ReadAllAvailable     all records up to the logs' ends (trigger once; no option set)
     ReadMaxRows(n)       n offsets            with maxBytesPerTrigger also below that many bytes
-    ReadMaxBytes(n)      n bytes of segments, to the nearest index entry (index.interval.bytes), at least one step
-    ReadMinRows(n)       nothing until n offsets wait, or maxTriggerDelay (15 min) has passed since the last trigger
+    ReadMaxBytes(n)      n bytes of segments, cut at index entries (index.interval.bytes); at least one slice of each
+                         partition with new records
+    ReadMinRows(n)       nothing until n offsets wait, or maxTriggerDelay (15 min) has passed since a trigger last read
 
 Spark passes one limit to a source, while Spark's Kafka source has a maximum and a minimum at once. So for any limit but
 ReadAllAvailable all options apply, and the number from Spark replaces the option of its kind. Offsets are counted, not
 rows: control batches, aborted and compacted records count too, as in Spark's Kafka source. Under AvailableNow a minimum
-would never be reached and is ignored.
+might never be reached and is ignored.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class TriggerLimits:
         return ReadAllAvailable()
 
     def combine(self, limit: ReadLimit) -> TriggerLimits:
-        """Combine these limits with the one that Spark passes. Raises PipelineError for a kind that a log does not
-        have."""
+        """Combine these limits with the one that Spark passes. Raises PipelineError for another kind of limit, such as
+        a number of files."""
         if isinstance(limit, ReadAllAvailable):
             return TriggerLimits()
         if isinstance(limit, ReadMaxRows):

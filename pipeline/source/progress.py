@@ -2,7 +2,7 @@
 
 Spark keeps the position that counts in its checkpoint; nothing is ever read back from the group. So if a broker does
 not answer, a warning is logged and the next commit includes these offsets. A refusal (for example because the group
-has members) is an error: a commit to this group will never work.
+has members) is an error, because a retry does not help.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The check of Avro schemas for values that are far larger or deeper when decoded than their bytes.
 
-Items such as nulls take no bytes, so an array of 9 bytes may decode to 2^31 of them. A record of two records, each of
+Items such as nulls take no bytes, so an array of 6 bytes may decode to 2^31 of them. A record of two records, each of
 two records, and so on for thirty levels, decodes to 2^30 nulls from no bytes. A type that contains itself is read by
 recursive calls, for which a thread's stack may be too small. A *node* below is a value or any part of it.
 """

@@ -107,7 +107,7 @@ class ValueColumns:
 
     def add_to(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Add the columns to the batch. Also return row -> reason of the values that could not be decoded, whose
-        columns are null. Raises JobError for a schema that does not fit the table's.
+        columns are null. Raises JobError for a schema that does not fit the table's, or when the registry fails.
         """
         import pyarrow as pa
 
@@ -210,7 +210,7 @@ def inferred_type(values: Iterable[bytes | None]) -> pa.StructType | None:
             pa.infer_type(rows[-1:])
         except UndecodableError:
             continue
-        except (pa.ArrowException, UnicodeError):  # a list of several types, a name that is not text: a dead letter
+        except (pa.ArrowException, UnicodeError):  # a list of several types, or a name with a lone surrogate
             rows.pop()
     try:
         found = pa.infer_type(rows)

@@ -191,7 +191,7 @@ def _remove_logical(node: Any, kept: tuple[str, ...]) -> Any:
 def checked_bounds(schema: RegisteredSchema, parsed: Any, named: Mapping[str, Any]) -> AvroBounds:
     """Return the bounds of a schema that ``parsed_avro`` parsed, with its ``named`` types.
 
-    Raises BadRequestError if few bytes may decode to any number of items or fields.
+    Raises BadRequestError if few bytes may decode to any number of items or fields, or types are nested too deeply.
     """
     try:
         bounds = AvroBounds(parsed, named)
