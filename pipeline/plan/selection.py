@@ -68,8 +68,9 @@ class PartitionFinder:
         """Find the current directories, by topic and partition; the replicas of one partition in the order of the
         paths.
 
-        Raises SelectionError when a path is not a readable data directory, a named topic or partition is not there,
-        no topic matches the pattern, or the directories of one partition have different topic ids. Raises RemoteError.
+        Raises SelectionError when a path is not a readable data directory; when a named topic or partition is not
+        there, or no topic matches the pattern; or when the directories of one partition have different topic ids.
+        Raises RemoteError.
         """
         found: dict[tuple[str, int], list[PartitionDirectory]] = {}
         for data_directory in self._data_directories:
