@@ -25,9 +25,9 @@ FIRST_MESSAGE = b"\0"
 
 class JsonForm(NamedTuple):
     """A function from payload to JSON and one back. Both raise UndecodableError for a value that does not match the
-    schema.
+    schema; for a JSON schema ``read`` checks only that the payload is JSON.
 
-    If ``is_recursive``, reading a hostile payload may need more stack than a thread has.
+    ``is_recursive``: the schema is Avro, and has a type that contains itself. So a payload may nest to any depth.
     """
 
     read: Callable[[bytes], Any]

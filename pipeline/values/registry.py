@@ -1,7 +1,8 @@
 """The schemas of a registry with Confluent's API, and the header by which a value names its schema.
 
-    value    0 | schema id, 4 bytes | payload           Avro and JSON
-             0 | schema id, 4 bytes | indices of the message in its file, as varints | payload       Protobuf
+    value    0 | schema id, 4 bytes | payload
+    payload  Avro and JSON: the encoded value
+             Protobuf: indices of the message in its file, as varints | the encoded message
 
 The client is the one of the package confluent-kafka. Each process that decodes creates its own.
 """
@@ -40,7 +41,7 @@ Settings = tuple[tuple[str, str], ...]
 
 
 class UndecodableError(Exception):
-    """A value is not what its format says; the message is one line."""
+    """A value does not match its format or schema, or its schema cannot be found or used; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class RegisteredSchema:
 
     ``text``: the schema as JSON; of kind PROTOBUF, the base64 of a FileDescriptorProto.
 
-    Raises UndecodableError when references have too many paths: a comparison of two schemas follows each path.
+    Raises UndecodableError when references have too many paths or levels: a comparison of two schemas follows each
+    path.
     """
 
     id: int
@@ -83,11 +85,13 @@ class Registry:
         return _load_schema(self.settings, number)
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
-        """List the schemas of a subject, the oldest first; empty if there is no such subject. Raises JobError."""
+        """List the schemas of a subject, the oldest first; empty if there is no such subject. Raises JobError,
+        ImportError."""
         return self._load_versions(subject, self._numbers(subject))
 
     def deleted_versions(self, subject: str) -> list[RegisteredSchema]:
-        """List the schemas whose versions were deleted softly: their ids can still be looked up. Raises JobError."""
+        """List the schemas whose versions were deleted softly: their ids can still be looked up. Raises JobError,
+        ImportError."""
         known = self._numbers(subject)
         return self._load_versions(
             subject, [number for number in self._numbers(subject, deleted=True) if number not in known]
@@ -114,7 +118,7 @@ class Registry:
         return found
 
     def latest_schema(self, subject: str) -> RegisteredSchema:
-        """Return the newest schema of a subject. Raises UndecodableError if there is none, JobError."""
+        """Return the newest schema of a subject. Raises UndecodableError if there is none, JobError, ImportError."""
         with _registry_errors(self.settings, f"subject {subject}"):
             number = _client(self.settings).get_latest_version(subject).schema_id
         assert number is not None
@@ -251,7 +255,7 @@ def _load_schema(settings: Settings, number: int) -> RegisteredSchema:
     client = _client(settings)
     with _registry_errors(settings, f"schema {number}"):
         # Only Protobuf has a serialized form beside its text; for other types the format is ignored. The client caches
-        # the first response.
+        # a schema by its id, whatever its format.
         found = client.get_schema(number, fmt="serialized")
         references = tuple((one.name or "", _load_referenced(settings, one)) for one in found.references or ())
     return RegisteredSchema(number, found.schema_type or "AVRO", found.schema_str or "", references)
