@@ -5,9 +5,10 @@
     ))
     values = DEF.parse({"segment.bytes": "1048576"})
 
-Names are Kafka's. A value is text (a file, the environment, the admin API) or already of its type. An invalid one
-raises ConfigError, which names the key, the value and the allowed values in one line. Topic overrides, DescribeConfigs,
-the command line and docs/configuration.md all use these tables.
+Names are Kafka's, except those of Tidelog's own keys. A value is text (a file, the environment, the admin API) or
+already of its type. An invalid one raises ConfigError, which names the key, the value and the allowed values in one
+line; the value of a password is hidden. Topic overrides, DescribeConfigs, the command line and docs/configuration.md
+all use these tables.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from tidelog.protocol.errors import InvalidConfigError
 
 
 class ConfigError(InvalidConfigError):
-    """An invalid value of a key. The message names the key, the value and the allowed values; clients get
-    INVALID_CONFIG."""
+    """A configuration that cannot be used, such as an invalid value or a missing key. Clients get INVALID_CONFIG."""
 
 
 class ConfigType(IntEnum):
@@ -151,7 +151,8 @@ class ConfigKey:
         return self.validator.allowed if self.validator is not None else _ALLOWED.get(self.type, "")
 
     def parse(self, value: Any) -> Any:
-        """Parse ``value`` as the key's type and check it. None is returned if it is the default. Raises ConfigError."""
+        """Parse ``value`` as the key's type and check it. Only a key whose default is None accepts None. Raises
+        ConfigError."""
         if value is None:
             if self.default is None:
                 return None

@@ -1,7 +1,7 @@
 """Parsers of JSON and regular expressions that come from outside this process, with one error for whatever is wrong.
 
-Python's own parsers raise RecursionError for a text that is nested too deeply, which a few kilobytes of brackets are.
-Code that expects an error of its input would not catch it.
+Python's own parsers raise RecursionError for a text that is nested too deeply, such as a few kilobytes of brackets. A
+caller that expects ValueError would not catch that error.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ class FrameReader:
         return self._capacity
 
     def get_buffer(self) -> memoryview:
-        """Return the buffer for the next bytes; never empty. Frames taken before are invalid from here on."""
+        """Return the buffer for the next bytes; never empty. Frames of up to OWNED_BYTES that were taken before are
+        invalid from here on."""
         if self._start == self._end:
             self._start = self._end = 0
         if self._filled or self._capacity - self._end < MIN_ROOM_BYTES:
@@ -91,7 +92,7 @@ class FrameReader:
     def receive_data(self, data: Buffer) -> None:
         """Copy ``data`` into the buffer, for callers that do not receive into it."""
         data = memoryview(data)
-        if not self._capacity and len(data) > INITIAL_BUFFER_BYTES:  # at once for all, or READ_AHEAD_BYTES
+        if not self._capacity and len(data) > INITIAL_BUFFER_BYTES:  # for all of it, at most READ_AHEAD_BYTES
             self._replace(min(1 << len(data).bit_length(), READ_AHEAD_BYTES))
         while data:
             room = self.get_buffer()

@@ -1,7 +1,7 @@
 """AlterPartition (key 56): a leader asks the active controller to change a set of in-sync replicas (KIP-497).
 
 v1 adds the leader recovery state (KIP-704); v2 names topics by id (KIP-841); v3 names replicas with their broker
-epochs, so that no earlier process of a broker joins (KIP-903).
+epochs, so that no earlier process of a broker joins the set (KIP-903).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ApiVersions (key 18): the APIs and versions that the broker serves; most clients send it first.
 
-A version the broker does not know is answered in the form of v0, with UNSUPPORTED_VERSION and the range of this API.
+A version the broker does not know is answered in the form of v0, with UNSUPPORTED_VERSION and the versions of all APIs.
 The response header is always v0 (KIP-511). v1 adds throttle time; v3 is flexible and adds the client's software name
 and version, and feature levels (KIP-584); v4 also lists features with a lowest level of 0 (KIP-1022).
 """

@@ -1,4 +1,7 @@
-"""Consumer protocol: JoinGroup metadata and SyncGroup assignments, opaque to the group coordinator.
+"""Consumer protocol: JoinGroup metadata and SyncGroup assignments of consumers.
+
+The coordinator of a classic group passes both on unchanged, but reads the subscribed topics. In a group that also has
+members of the KIP-848 protocol it reads and writes both.
 
 An int16 version comes first: use ``decode_prefixed_lenient`` and ``encode_prefixed``. Consumers of different releases
 share a group, so a newer version is read as the newest known one and further bytes are ignored. v1 adds owned

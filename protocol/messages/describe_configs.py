@@ -1,4 +1,4 @@
-"""DescribeConfigs (key 32): the configs of topics, brokers, groups and client metrics.
+"""DescribeConfigs (key 32): the configs of topics, brokers, loggers, groups and client metrics.
 
 A null list of keys asks for all. v1 adds source and synonyms of each value instead of ``is_default`` (KIP-226); v3 adds
 types and documentation (KIP-569); v4 is flexible.

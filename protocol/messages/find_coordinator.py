@@ -1,8 +1,8 @@
-"""FindCoordinator (key 10): the broker that coordinates a group (key type 0), a transactional id (1) or a share group
-(2).
+"""FindCoordinator (key 10): the broker that coordinates a group (key type 0), a transactional id (1) or a share
+partition (2).
 
 v1 adds key type, error message and throttle time; v3 is flexible; v4 asks for several keys at once, answered in
-``coordinators`` (KIP-699); v5 adds TRANSACTION_ABORTABLE (KIP-890); v6 adds share groups, with keys
+``coordinators`` (KIP-699); v5 adds TRANSACTION_ABORTABLE (KIP-890); v6 adds share partitions, with keys
 "groupId:topicId:partition" (KIP-932).
 """
 
