@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -313,18 +313,24 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
             identities[directory] = identity
         except LogStorageError as error:
             failures[directory] = error
-    if len(failures) == len(config.log_dirs):
-        reasons = (describe_failure(directory, error) for directory, error in failures.items())
-        raise StartError("no data directory can be used: " + "; ".join(reasons))
-    if config.log_dirs[0] in failures:
-        raise StartError(
-            f"the first data directory, {config.log_dirs[0]}, holds the broker's metadata and cannot be used: "
-            f"{describe_failure(config.log_dirs[0], failures[config.log_dirs[0]])}"
-        )
+    check_failures(failures, config.log_dirs)
     note_known_directories(file_system, config.log_dirs, failures)
     ids = ids_of_directories(identities)
     only = ids.get(config.log_dirs[0], UNASSIGNED_DIRECTORY) if len(config.log_dirs) == 1 else UNASSIGNED_DIRECTORY
     return ClaimedDirectories(cluster_id, locks, failures, metadata, only, ids)
+
+
+def check_failures(failures: Mapping[str, KafkaStorageError], directories: Sequence[str]) -> None:
+    """Raise StartError if no directory can be used, or not the first one."""
+    first = directories[0]
+    if len(failures) == len(directories):
+        reasons = (describe_failure(directory, error) for directory, error in failures.items())
+        raise StartError("no data directory can be used: " + "; ".join(reasons))
+    if first in failures:
+        raise StartError(
+            f"the first data directory, {first}, holds the broker's metadata and cannot be used: "
+            f"{describe_failure(first, failures[first])}"
+        )
 
 
 def check_mounts(file_system: FileSystem, found: Mapping[str, MetaProperties | None], first: str) -> None:

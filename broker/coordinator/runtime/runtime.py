@@ -86,7 +86,9 @@ S = TypeVar("S", bound=Shard)
 
 
 class CoordinatorRuntime(Generic[S]):
-    """The shards of one internal topic. ``call_soon`` and ``call_later(ms, callback)`` schedule on the loop."""
+    """The shards of one internal topic. ``call_soon`` and ``call_later(ms, callback)`` schedule on the loop. ``close``
+    answers the waiting requests of a shard that is given up or that ``unload`` removes.
+    """
 
     def __init__(
         self,
@@ -100,7 +102,6 @@ class CoordinatorRuntime(Generic[S]):
         call_later: Callable[[float, Callable[[], None]], object],
         close: Callable[[S], object] = lambda _: None,
     ) -> None:
-        """``close`` answers the waiting requests of a shard that is given up or that ``unload`` removes."""
         self.name = name
         self._log = log
         self._serde = serde
@@ -113,9 +114,8 @@ class CoordinatorRuntime(Generic[S]):
         self._loading: dict[int, Loading[S]] = {}
         self._opening: dict[int, Deferred[None]] = {}
         """Partitions whose logs are being opened by a thread."""
+        self._rounds = 0  # of ``_load_next`` that are under way
         self._empty: set[int] = set()
-        self._rounds = 0
-        """Rounds of ``_load_next`` over partitions that are under way."""
         """Partitions whose logs were empty when they were opened, and that have had no request since."""
         self._epochs: dict[int, int] = {}
         """Leader epoch of each loaded, loading or empty partition, when its loading began or it was found empty."""
