@@ -46,8 +46,7 @@ class TransferableRecords:
         self.position = position
         self.size = size
         self.in_memory = False
-        """True if a caller has just found both ends of the slice in the page cache; then it is sent without another
-        check."""
+        """True if both ends of the slice were found in the page cache; then it is sent without another check."""
 
     def __len__(self) -> int:
         return self.size

@@ -50,7 +50,7 @@ class Random(Protocol):
 
 
 class SystemRandom:
-    """The system's randomness. An idle broker draws two numbers, for which ``random`` would take 0.2 MB."""
+    """The system's randomness. Importing ``random`` for it would take 0.2 MB of a broker's memory."""
 
     def getrandbits(self, k: int, /) -> int:
         """Draw a number of ``k`` bits."""

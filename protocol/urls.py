@@ -1,4 +1,4 @@
-"""URLs in log lines and messages, without what may be secret: a login, and the query, in which issuers expect keys."""
+"""URLs in log lines and error texts, without the parts that may hold a password or a key: the login and the query."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ _PACKAGE_ROOT = str(Path(__file__).absolute().parent.parent)
 
 
 class BrokerProcessError(Exception):
-    """The broker did not start or did not stop: then the message has its log. Or a key is unknown, or a call needs a
-    broker that runs."""
+    """The broker did not start or did not stop: then the message has its log. Or a configuration key is unknown, a
+    package is missing, or a call does not fit the state of the broker."""
 
 
 class Broker:

@@ -333,7 +333,7 @@ def _read_array(reader: Any, field: FieldLayout, count: int) -> list[Any]:
         raise MalformedError
     elements: list[Any] = []
     layout, item = field.fields, field.item
-    for _ in range(count):  # not a comprehension, which would be a Python function
+    for _ in range(count):
         element = _read_struct(reader, layout) if layout is not None else _read_field(reader, item)
         elements.append(element)
     return elements

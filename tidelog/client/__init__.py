@@ -3,8 +3,8 @@
 ``connection`` is one connection to one broker; ``cluster`` finds leaders and coordinators and keeps a connection for
 each broker. Applications use a Kafka client of their language.
 
-Imports: tidelog.protocol. ``settings``, ``sasl`` and ``trust`` also import parts of tidelog.broker: the parsers of
-properties and JAAS, a client's SASL exchanges, the check of certificates. ``records`` imports the record of
+Imports: tidelog.protocol. ``settings``, ``sasl`` and ``trust`` also import parts of tidelog.broker, such as the parsers
+of properties and JAAS, a client's SASL exchanges, and the check of certificates. ``records`` imports ``FoundRecord`` of
 tidelog.find.
 """
 

@@ -3,9 +3,9 @@
 The console has subclasses without a socket (``tidelog.console.local_client``). Applications use a Kafka client of their
 language.
 
-It asks the broker which versions it serves and uses the newest that both sides know. ``post`` sends without waiting, so
-that several requests can be in flight; a broker answers in their order, and ``answer`` reads the responses in that
-order.
+The client asks the broker which versions it serves and uses the newest that both sides know. ``post`` sends without
+waiting, so that several requests can be in flight; a broker answers in their order, and ``answer`` reads the responses
+in that order.
 
 With credentials each connection begins with a login. A session may have a limited lifetime (KIP-368): shortly before
 its end, the next request that is sent while no other is in flight opens a new connection.
@@ -45,7 +45,7 @@ RENEWAL_AT = 0.85
 """Share of a session's lifetime after which a new session begins; Kafka's clients choose one from 0.85 to 0.95."""
 
 _ADDRESS = re.compile(r"(?:[\w%.-]+://)?(?:\[([0-9a-f:.%\w-]+)\]|([\w%.-]+)):(\d{1,5})", re.ASCII | re.IGNORECASE)
-"""An address, after a listener's name as Kafka's clients allow it: ``SSL://host:9093``. IPv6 is in brackets."""
+"""An address. As in Kafka's clients a listener's name may precede it: ``SSL://host:9093``. IPv6 is in brackets."""
 
 _Response = TypeVar("_Response", bound=Message)
 

@@ -1,4 +1,5 @@
-"""Administration of a cluster, as Kafka's admin API has it: topics, groups, offsets, configs, ACLs, quotas, users.
+"""Administration of a cluster, as Kafka's admin API has it: brokers, topics, groups, offsets, configs, ACLs, quotas,
+users, transactions.
 
 Imports: ``tidelog.client`` and ``tidelog.protocol``.
 """

@@ -76,7 +76,10 @@ class Member(NamedTuple):
 
 
 class PartitionLag(NamedTuple):
-    """A partition of a group: committed offset, end of the log, and the lag between them; None if unknown."""
+    """A partition of a group: committed offset, end of the log, the lag between them, and the id of its member.
+
+    What is unknown is None. For a share group ``committed`` is the start offset, and end and member are None.
+    """
 
     topic: str
     partition: int
@@ -103,7 +106,7 @@ class Group(NamedTuple):
 
     @property
     def is_lag_known(self) -> bool:
-        """Return whether the lag of each partition is known, or the partition is empty."""
+        """Return whether the lag of each partition is known, or no record was ever written to the partition."""
         return all(one.lag is not None or one.end == 0 for one in self.partitions)
 
     @property

@@ -41,7 +41,7 @@ class ListedTransaction(NamedTuple):
 
 class Transaction(NamedTuple):
     """A transactional id as its coordinator describes it. ``start`` is the time in ms at which the current or last
-    transaction began; -1 if there was none."""
+    transaction began; -1 if none has begun since the last InitProducerId."""
 
     transactional_id: str
     state: str

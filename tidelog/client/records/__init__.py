@@ -1,4 +1,4 @@
-"""Records over the wire: an idempotent producer, a fetcher, and membership in a consumer group.
+"""Records over the wire: an idempotent producer, a fetcher, a reader, and membership in a consumer group.
 
-Imports: tidelog.client, tidelog.protocol, and the record of tidelog.find.
+Imports: tidelog.client, tidelog.protocol, and ``FoundRecord`` of tidelog.find.
 """

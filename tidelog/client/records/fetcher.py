@@ -65,8 +65,8 @@ class Fetcher:
         """Yield the records of one round; if there are none, the round waits up to ``wait_ms``.
 
         The position of a partition moves past a record when the next one is requested. Raises ClientError, KafkaError:
-        at once if the leader of a partition cannot be found, otherwise the first failure of a leader or partition,
-        after the records of the others.
+        at once if the leader of a partition cannot be found or a batch is damaged; otherwise the first failure of a
+        leader or partition, after the records of the others.
         """
         self.vacant = {}
         by_leader: dict[Address, list[TopicPartition]] = defaultdict(list)

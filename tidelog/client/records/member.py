@@ -1,8 +1,8 @@
 """A member of a consumer group (classic protocol): joins, is assigned partitions, heartbeats, commits, leaves.
 
-``poll`` joins or heartbeats when that is due, and returns whether the assignment has changed. The leader of the group
-assigns ranges, as Kafka's RangeAssignor does. One thread: a member sends nothing between two polls, which must be
-within the session timeout.
+``poll`` joins or heartbeats when that is due, and returns whether there is a new assignment. The leader of the group
+assigns ranges, as Kafka's RangeAssignor does. One thread: only ``poll`` sends heartbeats, so the time between two polls
+must be below the session timeout.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequ
 
 SESSION_TIMEOUT_MS = 45_000
 REBALANCE_TIMEOUT_MS = 300_000
-"""As max.poll.interval.ms of Kafka's consumers. A member that sends nothing is removed by SESSION_TIMEOUT_MS before."""
+"""As max.poll.interval.ms of Kafka's consumers. A member that sends nothing is removed after SESSION_TIMEOUT_MS."""
 JOIN_TIMEOUT_S = REBALANCE_TIMEOUT_MS / 1000 + 5
 """Timeout of JoinGroup, whose answer comes when all members have joined; Kafka's consumers add five seconds, too."""
 HEARTBEAT_S = 3.0

@@ -96,8 +96,8 @@ class Producer:
     def flush(self) -> None:
         """Send all waiting records, and wait until brokers have appended them.
 
-        Raises ClientError, KafkaError. A record that is too large is MessageTooLargeError, after all records before it
-        and those of the other partitions are appended. The records after it in its partition are dropped.
+        Raises ClientError, KafkaError. A record that is too large raises MessageTooLargeError, after all records before
+        it and those of the other partitions are appended. The records after it in its partition are dropped.
         """
         if not self._waiting:
             return
@@ -149,8 +149,8 @@ class Producer:
         return answer.producer_id, answer.producer_epoch
 
     def _deliver(self, batches: dict[int, bytearray]) -> None:
-        """Send the batches to their leaders; appended ones are removed from ``batches``. Raises ClientError,
-        KafkaError."""
+        """Send the batches to their leaders; those that are appended or too large are removed from ``batches``. Raises
+        ClientError, KafkaError."""
         by_leader: dict[Address, list[int]] = defaultdict(list)
         for number in batches:
             by_leader[self._cluster.leader(self._topic, number)].append(number)
