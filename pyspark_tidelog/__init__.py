@@ -72,7 +72,7 @@ class DefaultSource(DataSource):
 
     @hide_frames
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Build the batch sink. Raises OptionError, and PipelineError without PyArrow."""
+        """Build the batch sink. Raises OptionError, StagingError, and PipelineError without PyArrow."""
         ensure_arrow()
         from tidelog.pipeline.sink.sink import TidelogBatchWriter
 

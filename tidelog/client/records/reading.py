@@ -39,7 +39,8 @@ class NotWrittenError(Exception):
 
 
 class Range(NamedTuple):
-    """The wanted records: start and end of reading. ``offset`` is text as in ``--offset`` of the command line.
+    """The wanted records: start and end of reading. ``offset`` is ``start``, ``end``, a number as text, or ``-N`` for N
+    offsets before the end.
 
     Older records than ``begin_ms`` are left out wherever they are. A partition ends at its first record after
     ``end_ms``: a group's committed offset cannot pass that record and come back to it.
