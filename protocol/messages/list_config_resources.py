@@ -1,6 +1,6 @@
-"""ListConfigResources (key 74): names of resources that have configs.
+"""ListConfigResources (key 74): names of config resources, such as topics and brokers.
 
-v0 was called ListClientMetricsResources and lists those only (KIP-714); v1 adds other types (KIP-1142).
+v0 was called ListClientMetricsResources and lists client metrics only (KIP-714); v1 adds other types (KIP-1142).
 """
 
 from __future__ import annotations

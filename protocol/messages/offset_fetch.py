@@ -1,9 +1,9 @@
 """OffsetFetch (key 9): read a group's committed offsets.
 
 From v2 on a null list of topics asks for all, and a top-level field has errors of the group; v3 adds throttle time; v5
-adds leader epochs; v6 is flexible; v7 adds ``require_stable``, which waits for open transactions (KIP-447). v8 asks for
-several groups at once: ``groups`` replaces the earlier fields. v9 checks member and epoch (KIP-848); v10 has topic ids
-instead of names.
+adds leader epochs; v6 is flexible. v7 adds ``require_stable``: a partition with a commit in an open transaction gets
+UNSTABLE_OFFSET_COMMIT (KIP-447). v8 asks for several groups at once: ``groups`` replaces the earlier fields. v9 checks
+member and epoch (KIP-848); v10 has topic ids instead of names.
 """
 
 from __future__ import annotations
