@@ -1,4 +1,4 @@
-"""Walk over the batches of a log or of a records field: record batches of magic 2, messages and wrappers before."""
+"""Walk over the batches of a log or of a records field: record batches (magic 2), messages and wrappers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _OFFSET_AND_LENGTH = struct.Struct(">qi")
 def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[RecordBatch | LegacyRecordBatch]:
     """Walk the entries of a log or a records field, of any magic; a cut last entry ends the walk without an error.
 
-    Raises CorruptMessageError on a size below any header or an unknown magic: the walk cannot continue.
+    Raises CorruptMessageError on a size below its header's, an unknown magic, or a message whose fields do not fit its
+    size: the walk cannot continue.
     """
     end = len(buffer)
     while end - position > MAGIC_OFFSET:

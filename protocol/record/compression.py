@@ -1,9 +1,10 @@
 """Compression of record sets: none, gzip, snappy, lz4, zstd. The package of a codec is imported at its first use.
 
 Decompression is bounded in every codec: no output, and no buffer sized by what the data claims, grows beyond
-``max_bytes`` (plus one chunk). Only zstd's window may be larger: up to ``ZSTD_MAX_WINDOW_BYTES``. So a decompression
-bomb costs at most these bounds. Larger output raises MessageTooLargeError (Java's producer then splits its batch,
-KIP-126), damaged data InvalidRecordError, an unknown codec UnsupportedCompressionTypeError.
+``max_bytes`` (plus one chunk). Only two decoders' own buffers may be larger: lz4's, about 8 MiB for blocks of 4 MiB,
+and zstd's window, up to ``ZSTD_MAX_WINDOW_BYTES``. So a decompression bomb costs at most these bounds. Larger output
+raises MessageTooLargeError (Java's producer then splits its batch, KIP-126), damaged data InvalidRecordError, an
+unknown codec UnsupportedCompressionTypeError.
 
 The work is linear in input and output: no part of a stream (gzip member, lz4 frame, snappy chunk) copies the rest of
 it. gzip and lz4 read through a window that is small at the start of each further part. The number of parts is bounded
@@ -12,12 +13,14 @@ it. gzip and lz4 read through a window that is small at the start of each furthe
 Formats that are read, and written:
 
     gzip    any number of members                        one member, no name, no time
-    snappy  raw blocks; xerial chunks, streams chained    xerial, chunks of 32 KiB (what Kafka's Java client expects)
+    snappy  one raw block, or any number of xerial        xerial, chunks of 32 KiB (what Kafka's Java client expects)
+            streams
     lz4     frames, any number; magic 0 sets carry        one frame of 64 KiB blocks, independent as Java needs them,
             a header checksum that covers too much        no checksums; magic 0: the same wrong checksum
-    zstd    frames, any number; declared sizes ignored    one frame
+    zstd    frames, any number; a declared size is        one frame
+            allocated at once only up to 1 MiB
 
-    xerial  = 0x82 "SNAPPY" 0 | version 4 | compatible 4 | (size 4 | raw block)*
+    xerial  = 0x82 "SNAPPY" 0 | version 1, 4 bytes | lowest compatible version 1, 4 bytes | (size, 4 bytes | raw block)*
 
 lz4's frame header ends with one byte of xxHash32 over the descriptor; Kafka before 0.10 hashed the frame magic too
 (KAFKA-3160). Readers of magic 0 sets ignored the byte. In these sets it is corrected before decoding, and made wrong
@@ -44,7 +47,7 @@ Buffer = bytes | bytearray | memoryview
 
 #: Bit of a frame header's descriptor, and the type of a block that holds one repeated byte (RFC 8878).
 _ZSTD_CHECKSUM_FLAG, _ZSTD_BLOCK_OF_ONE_BYTE = 0x04, 1
-#: Decoders return chunks of at most this size, whatever the data declares.
+#: The decoders of gzip, lz4 and zstd return chunks of at most this size, whatever the data declares.
 CHUNK_BYTES = 1 << 20
 #: Largest number of parts (members, frames, chunks) of a stream, not counting one for each ``PART_BYTES`` of its
 #: output. Encoders write one part, or chunks of 32 KiB; a megabyte of empty parts would take 2 s, a megabyte of data
@@ -67,7 +70,8 @@ _INT = struct.Struct(">i")
 
 
 class CompressionType(IntEnum):
-    """Numbers of codecs in a batch's attributes; ``name.lower()`` is the config value."""
+    """Numbers of codecs in a batch's attributes. ``name.lower()`` is the name in configs, except that a topic's
+    ``compression.type`` for NONE is ``uncompressed``."""
 
     NONE = 0
     GZIP = 1
@@ -111,7 +115,7 @@ def compress(data: Buffer, codec: int, level: int | None = None, *, magic: int =
 
 def compress_many(parts: Sequence[Buffer], codec: int, level: int | None = None) -> Sequence[Buffer]:
     """Compress each of ``parts`` as :func:`compress` does. zstd takes them all in one call without the interpreter
-    lock: if another thread wants the lock, giving it up for each 2.5 KB costs more than compressing them.
+    lock: if another thread wants the lock, giving it up for each part of 2.5 KB costs more than compressing the part.
     """
     if codec == CompressionType.ZSTD and len(parts) > 1 and all(map(len, parts)):
         with _zstd_encoder(3 if level is None else level) as encoder:
@@ -423,7 +427,8 @@ _idle_zstd_decoders: list[zstandard.ZstdDecompressor] = []
 
 
 def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
-    # A reader, not ZstdDecompressor.decompress: that one allocates what the frame declares, whatever its bound says.
+    # ZstdDecompressor.decompress allocates what the frame declares, whatever its bound says: only a frame that declares
+    # at most CHUNK_BYTES is given to it.
     import zstandard
 
     output = _BoundedOutput(CompressionType.ZSTD, max_bytes)

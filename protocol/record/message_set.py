@@ -203,8 +203,8 @@ class LegacyRecordBatch:
         """Iterate over the message itself, or a wrapper's inner messages with absolute offsets and effective
         timestamps.
 
-        Raises InvalidRecordError on a bad wrapper, UnsupportedCompressionTypeError, CorruptMessageError on bad inner
-        sizes.
+        Raises InvalidRecordError on a bad wrapper, UnsupportedCompressionTypeError, CorruptMessageError on a malformed
+        inner message, MessageTooLargeError above the bound.
         """
         if not self.is_compressed:
             return iter((Record(self.offset, self.max_timestamp, self.key, self.value),))
@@ -255,7 +255,8 @@ class ByteBufferMessageSet:
     """An iterable over a buffer of messages; each ``iter()`` starts at the beginning. A cut last message ends it
     without error.
 
-    Raises CorruptMessageError, while iterating, on a size below a message's header; InvalidRecordError on mixed magics.
+    Iterating raises CorruptMessageError on a malformed message, InvalidRecordError on mixed magics, and what
+    :meth:`LegacyRecordBatch.records` raises.
     """
 
     __slots__ = ("buffer", "max_decompressed_bytes")

@@ -180,7 +180,7 @@ class MessageWriter(BufferingOutputStream):
             yield
 
     def write_message(self, offset: int, head: bytes, key: Buffer | None, value: Buffer | None) -> None:
-        """Write an entry at once: one write instead of four nested prefixes takes 3 µs instead of 20.
+        """Write an entry at once: one write, without nested prefixes, takes 3 µs instead of 20.
 
         ``head`` is magic, attributes and, in magic 1, the timestamp.
         """

@@ -54,7 +54,8 @@ NO_PARTITION_LEADER_EPOCH = -1
 
 #: Bytes that ``records()`` decompresses at most when the caller gives no bound.
 DEFAULT_MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
-#: Smallest entry a log can hold: a v0 message's header (Kafka's own lower bound when it walks a log).
+#: Smallest value of an entry's size field, which counts the bytes after it: a v0 message's header (Kafka's own lower
+#: bound when it walks a log).
 MIN_ENTRY_BYTES = 14
 #: Largest number of batch headers that ``has_transactional_batch`` reads in one call: 0.2 ms of work.
 TURN_BATCHES = 1_000
@@ -267,8 +268,8 @@ class RecordBatch:
 def has_transactional_batch(records: Buffer | None, most: int = TURN_BATCHES) -> bool:
     """Return whether the header of any of these batches of magic 2 says that it belongs to a transaction.
 
-    Only the first ``most`` are read. Reading stops at a batch of another magic or shorter than its header: such
-    records are refused anyway.
+    Only the first ``most`` are read. Reading stops at another magic or a batch shorter than its header: the log refuses
+    such a batch, and records of mixed magics.
     """
     position, end = 0, 0 if records is None else len(records)
     for _ in range(most):
@@ -580,8 +581,8 @@ class EndTransactionMarker(NamedTuple):
 
 
 def control_record_type(key: bytes | None) -> int:
-    """Return the type of a control record (0 abort, 1 commit, others exist). Raises InvalidRecordError on a short
-    key.
+    """Return the type of a control record (0 abort, 1 commit, others exist). Raises InvalidRecordError on a short key
+    or a negative version.
     """
     if key is None or len(key) < _CONTROL_KEY.size:
         raise InvalidRecordError("Control record key is too short")
