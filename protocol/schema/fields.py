@@ -18,8 +18,8 @@ fields in compiled routines; or it is Python source, generated without branches 
 import no code is generated, not even constructors, so unused APIs cost next to nothing at the start.
 
 Invariants: a decoder reads only inside its view, checks lengths before it allocates, and raises nothing but
-InvalidRequestError. Encoders raise EncodeError, a programming error. Source: Kafka's
-clients/…/common/message/README.md.
+InvalidRequestError. Encoders raise EncodeError: a programming error, unless it is MessageTooLongError. Source:
+Kafka's clients/…/common/message/README.md.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ def string(
 
 
 def binary(versions: str = "0+", *, nullable: str = "none", default: bytes | None = b"", tag: int | None = None) -> Any:
-    """Declare a field of Kafka's "bytes". Decodes to a slice of the decoded buffer, which copies only if that is
-    ``bytes`` or a bytearray; encodes from any buffer.
+    """Declare a field of Kafka's "bytes". Decodes to a slice of the buffer: a copy if the buffer is ``bytes`` or a
+    bytearray, none if it is a memoryview. Encodes from any buffer.
     """
     return Field("bytes", versions, nullable, default, tag)
 
@@ -280,7 +280,8 @@ class Message(Struct):
 
     @classmethod
     def decode(cls, view: Buffer, version: int) -> Self:
-        """Decode the message that fills ``view``. Its binary fields are slices of it, without a copy of a memoryview.
+        """Decode the message that fills ``view``. Its binary fields are slices of ``view``: no copies if that is a
+        memoryview.
 
         Raises InvalidRequestError (malformed, or bytes left over), UnsupportedVersionError.
         """
@@ -347,7 +348,8 @@ class Message(Struct):
             raise EncodeError(f"{type(self).__name__} v{version} holds records that are not in memory") from error
 
     def encode_prefixed(self, version: int) -> bytes:
-        """Encode the version as an int16, then the message: how record keys and values are stored."""
+        """Encode the version as an int16, then the message: the form of a coordinator's record values and of the
+        consumer protocol."""
         return INT16.pack(version) + self.encode(version)
 
     def encode_parts(self, version: int) -> list[Part]:
@@ -368,7 +370,8 @@ class Message(Struct):
         """Encode a long message like :meth:`encode_parts`, with a yield for every 64 elements of an array other than of
         numbers.
 
-        Raises EncodeError; MessageTooLongError as soon as the encoded bytes, without records, exceed ``max_bytes``.
+        Raises EncodeError, UnsupportedVersionError; MessageTooLongError if more than ``max_bytes``, without records,
+        are encoded when a yield or records follow.
         """
         coder = _coder_in_steps(type(self), version, "encode")
         return (yield from coder.encode_in_steps(self, max_bytes))
@@ -386,7 +389,9 @@ class Coder(Protocol):
         ...
 
     def encode_frame(self, message: Any, correlation_id: int, header_bytes: int) -> list[Part]:
-        """Encode the message as parts after its length and header. Raises EncodeError."""
+        """Encode the message as parts after its length and its response header. ``header_bytes`` is 4, or 5 with an
+        empty section of tagged fields. Raises EncodeError.
+        """
         ...
 
 

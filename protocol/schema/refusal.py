@@ -1,6 +1,6 @@
 """Error response of a long request, built in steps: for one part of the request after another, and joined.
 
-A handler's ``error_response`` is a plain function that builds an error for each element of a request. For 50,000
+Most handlers' ``error_response`` is a plain function that builds an error for each element of a request. For 50,000
 elements that takes up to 35 ms. Here it is called for parts of the request, in order: copies with at most PART_ELEMENTS
 elements in all their arrays. The response to each part is added to the response to those before it. A part may begin
 within an element, such as a topic whose first partitions are in the part before: the two responses for that element
@@ -65,7 +65,8 @@ def cut(struct: Any, max_elements: int) -> Iterator[Part]:
 
 
 def runs(elements: Any, max_elements: int) -> Iterator[tuple[list[Any], int]]:
-    """Cut an array into runs with at most ``max_elements`` elements in all; yield each with its ``Part.depth``."""
+    """Cut an array into runs with at most ``max_elements`` elements in all; yield each with the ``Part.depth`` of its
+    first element, 0 if that begins in the run."""
     run: list[Any] = []
     run_weight = 0
     for element in elements:
