@@ -24,7 +24,8 @@ ACLs and transactions talk to any Kafka broker.
   `tidelog/profile.properties` in `$XDG_CONFIG_HOME` or `~/.config`. [security.md](security.md#tidelogs-own-commands)
   has its keys for TLS and SASL.
 - **Timeout**: `--timeout SECONDS` limits each wait for an answer. The default is 30 s, of `ping` 3 s, of `find` 60 s.
-  `compaction run` waits up to a day with `--wait` or `--dry-run`.
+  `metadata describe` gives up after its `--timeout`, by default 10 s. `compaction run` waits up to a day with
+  `--wait` or `--dry-run`.
 - **Output**: text for people; with `--json` one JSON document, or an object a line (`consume`, `find`,
   `dump-log`). Headings are bold on a terminal, unless `NO_COLOR` is set.
 - **Errors** are one line on standard error; `cluster start` adds the end of a node's log. Exit codes: 0 done,

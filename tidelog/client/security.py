@@ -44,7 +44,7 @@ TLS_KEYS = frozenset(
 
 def known_keys() -> frozenset[str]:
     """Return all supported keys."""
-    from tidelog.client.sasl.credentials import KEYS  # late: the module is a third of what a command imports
+    from tidelog.client.sasl.credentials import KEYS  # late: a command without a profile does not need it
 
     return TLS_KEYS | KEYS
 

@@ -62,7 +62,10 @@ def check_servers(servers: str, option: str) -> None:
 
 
 def read_profile(path: str | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """Read the given profile, or else the user's own if it exists. Raises SettingsError."""
+    """Read the profile at ``path``, else the one that PROFILE_VARIABLE names, else the user's own if it exists.
+
+    Raises SettingsError.
+    """
     named = path or environment.get(PROFILE_VARIABLE)
     profile_file = named or default_profile(environment)
     try:

@@ -1,6 +1,6 @@
 """The certificates that a client trusts; brokers, admin interfaces and token issuers are verified in the same way.
 
-Revocation lists in the same file are used, as in a broker's truststore.
+Revocation lists beside the certificates are used, as in a broker's truststore.
 """
 
 from __future__ import annotations

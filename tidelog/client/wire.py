@@ -31,7 +31,7 @@ class ClientError(Exception):
 
 
 class SettingsError(ClientError):
-    """A setting of the client is wrong: an address, a profile or one of its keys. No broker was asked."""
+    """A setting is wrong: a broker's address, a profile or one of its keys, or a file that an option names."""
 
 
 def explain_os_error(error: OSError) -> str:

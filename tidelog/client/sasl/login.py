@@ -24,7 +24,10 @@ class BrokerConnection(Protocol):
     bootstrap: str
 
     def call(self, request: Message, response_type: type[_Response]) -> _Response:
-        """Send a request in the newest version that both sides know, and return the response. Raises ClientError."""
+        """Send a request in the newest version that both sides know, and return the response.
+
+        Raises ClientError, KafkaError.
+        """
         ...
 
 

@@ -1,4 +1,4 @@
 """Commands that work on a stopped broker's directories.
 
-Imports: ``tidelog.log`` and ``tidelog.broker``, when a command runs.
+Imports: ``tidelog.log``, ``tidelog.broker`` and ``tidelog.protocol``, when a command runs.
 """

@@ -1,7 +1,9 @@
 """``tidelog adopt DIR... --data-dir DATA``: take over the partition directories of a stopped Apache Kafka.
 
-Everything is checked before anything is written, and the source is only read; docs/moving-from-kafka.md
-describes all steps. Exit codes: 0 taken over (or nothing to do); 1 a problem was found, nothing was taken over.
+The directories are checked before anything is written, and each copy after its recovery. The directories of Kafka are
+only read; docs/moving-from-kafka.md describes all steps.
+
+Exit codes: 0 taken over, nothing to do, or a dry run without problems; 1 a problem or an error, nothing was taken over.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def command(
     from tidelog.broker.adoption.plan import AdoptionError, AdoptionOptions
     from tidelog.protocol.errors import KafkaStorageError
 
-    os.umask(0o077)  # as a broker creates its directories (log.dirs.mode)
+    os.umask(0o077)  # as a broker with the default log.dirs.mode, 0700
     try:
         options = AdoptionOptions(
             sources,

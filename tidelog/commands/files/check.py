@@ -107,7 +107,10 @@ def partition_directories(paths: Sequence[str]) -> list[str]:
 
 
 def _is_partition(path: str) -> bool:
-    """Return whether a directory has segments, or should have some; false for deleted, stray and future ones."""
+    """Return whether a directory has segments, or has a partition's name and is not empty.
+
+    False for deleted, stray and future ones.
+    """
     from tidelog.log.files.topic_partition import TopicPartition
 
     name = os.path.basename(path)

@@ -1,9 +1,9 @@
 """``tidelog dump-log FILES``: batches, records and index entries, in the form of Kafka's DumpLogSegments or as JSON.
 
-Each line that is printed is an ``Entry``, whose fields have Kafka's names. As text the line has the fields one after
-the other; as JSON it is an object with the fields, the file and the kind of the entry. Control characters of a text
-line are escaped, because keys, values and header names may hold any: each line is an entry, as it says. Kafka's tool
-prints them as they are.
+Each printed line is an ``Entry``, whose fields have Kafka's names; as text, ``Dumping FILE`` precedes a file's entries.
+As text a line has the fields one after the other; as JSON it is an object with the fields, the file and the kind of the
+entry. As text, control characters are escaped, because keys, values and header names may have line breaks. Kafka's tool
+prints control characters as they are.
 
 Damage does not end the output. What cannot be read is named by file and byte on standard error; the output goes on at
 the next batch that can be found, and with the next file.
