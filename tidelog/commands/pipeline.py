@@ -161,8 +161,9 @@ def _source(arguments: SimpleNamespace) -> LogSource:
 
 
 def _security(arguments: SimpleNamespace) -> Security:
-    """Load the security settings of the profile, as for every command that connects to a broker. Raises
-    BadRequestError, OSError.
+    """Load the security settings of the profile, as for every command that connects to a broker.
+
+    Raises BadRequestError.
     """
     from tidelog.client.connection import DEFAULT_TIMEOUT_S, ClientError
     from tidelog.client.settings import load_settings
@@ -518,7 +519,8 @@ JOBS: dict[str, Callable[[SimpleNamespace], int]] = {
 add_job(
     "export",
     "Export topics to a table of Parquet files, Iceberg or Delta, incrementally, each record exactly once.\n\n"
-    "TABLE is a directory, made if missing; with --catalog an Iceberg name.",
+    "TABLE is a directory, made if missing, or with --format delta an address in an object store; with --catalog\n"
+    "an Iceberg name.",
     export_options(),
 )
 add_job(

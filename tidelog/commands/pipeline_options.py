@@ -67,7 +67,7 @@ def table_options() -> list[click.Parameter]:
             type=click.Choice(["parquet", "delta"]),
             default="parquet",
             show_default=True,
-            help="the format of a table that is a directory",
+            help="the format of a table without --catalog",
         ),
         click.Option(
             ["--mode"],

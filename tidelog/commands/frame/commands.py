@@ -26,7 +26,7 @@ class Command(click.Command):
     """A command whose failures are one line each: no broker, an error from a broker, an error of a file."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Raises CommandFailedError, and BrokenPipeError when standard output was closed."""
+        """Run the command. Raises CommandFailedError, UsageError, and BrokenPipeError if standard output was closed."""
         from tidelog.client import ClientError, SettingsError
         from tidelog.client.wire import explain_os_error
         from tidelog.protocol.errors import KafkaError
@@ -34,7 +34,7 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # standard output was closed: the command line ends with its own exit code
+            raise  # ``tidelog.cli`` returns EXIT_OUTPUT_CLOSED if standard output was closed
         except SettingsError as error:
             raise WrongUseError(ctx.command_path, str(error)) from error
         except (ClientError, KafkaError) as error:
@@ -42,7 +42,7 @@ class Command(click.Command):
         except OSError as error:
             raise CommandFailedError(ctx.command_path, explain_os_error(error)) from error
         except UnicodeEncodeError:
-            # without the text and without the cause, whose object it is: it may be a password
+            # The text may be a password: neither the message nor a cause, which would hold the text, shows it.
             raise WrongUseError(ctx.command_path, f"{_name_of_foreign_text(ctx)} is not UTF-8") from None
 
 

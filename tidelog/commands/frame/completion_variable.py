@@ -1,4 +1,5 @@
-"""Environment variable by which a shell asks for completions. The entry point reads it at each start, without click."""
+"""Environment variable by which a shell asks for completions. The entry point imports this module at each start, so
+click is not imported here."""
 
 from __future__ import annotations
 

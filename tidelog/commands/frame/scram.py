@@ -1,7 +1,9 @@
 """Arguments of ``--add-scram``: ``SCRAM-SHA-512=[name=admin,password=secret]``, in the grammar of Kafka's ScramParser.
 
     name            the user
-    password        or password-file, whose first line it is (a key of Tidelog), or saltedpassword (base64) with salt
+    password        the password
+    password-file   in place of password: a file whose first line is the password; this key is Tidelog's own
+    saltedpassword  in place of password: base64, needs salt
     salt            base64; random unless given
     iterations      4,096 to 16,384; 4,096 unless given
 

@@ -30,7 +30,7 @@ def command() -> None:
 @type_argument
 @name_argument
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="show keys that have their default value, too")
+@click.option("--all", "everything", is_flag=True, help="show all keys: also those in the file, and defaults")
 @click.option("--doc", is_flag=True, help="the documentation of each key")
 @json_option
 @client_options()
@@ -47,7 +47,8 @@ def get(
     """Show a configuration, and where each value comes from.
 
     TYPE is topic, broker, broker-logger, client-metrics or group. NAME of a broker is its id, or "default" for what is
-    set for all brokers. Without KEY, keys that were set are shown.
+    set for all brokers. Without KEY, keys that requests have set are shown, and none from a
+    broker's configuration file.
     """
     from tidelog.client.admin.configs import OWN_SOURCES, check_known, describe_configs
     from tidelog.client.cluster import Cluster

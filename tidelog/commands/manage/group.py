@@ -186,7 +186,9 @@ def reset(
 
 
 def parse_partitions(cluster: Cluster, texts: tuple[str, ...]) -> list[TopicPartition]:
-    """Parse ``TOPIC`` and ``TOPIC:0,1``. Raises UsageError, ClientError, KafkaError if a partition does not exist."""
+    """Parse ``TOPIC`` and ``TOPIC:0,1``. Raises UsageError, ClientError, and KafkaError, also if a partition does not
+    exist or has no leader.
+    """
     from tidelog.client.admin.offsets import partitions_of
 
     partitions: list[TopicPartition] = []

@@ -1,7 +1,7 @@
 """``tidelog status``: the state of a cluster on one screen: brokers, faulty partitions, lagging groups, disk space.
 
-Exit code 1 means that a partition has no leader or a replica that is not in sync, or that a broker or a group's
-coordinator did not answer. All other results are still printed. All requests are of Kafka's protocol, so any Kafka
+Exit code 1 means that a partition has no leader or a replica that is not in sync, or that a request failed. A failed
+request about one broker or one group does not end the command. All requests are of Kafka's protocol, so any Kafka
 broker answers them.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidelog.client.cluster import Cluster
 
 MAX_GROUPS = 50
-"""Limit of the groups whose lag is looked up, with seven requests or more each."""
+"""Limit of the groups whose lag is looked up; a group with committed offsets takes about seven requests."""
 MAX_FAILURES = 3
 """Failures after which the remaining groups are left out, as each may take the whole timeout."""
 SHOWN_ROWS = 8
@@ -69,7 +69,7 @@ class ClusterAnswers(NamedTuple):
 
 
 def ask_brokers(cluster: Cluster) -> ClusterAnswers:
-    """Ask each broker for its groups and directories. Raises ClientError if none answers."""
+    """Ask each broker for its groups and directories. Raises what ``Cluster.brokers`` raises."""
     from tidelog.client.admin.groups import groups_at
     from tidelog.client.admin.nodes import log_dirs_at
     from tidelog.client.cluster import Trouble
@@ -120,8 +120,9 @@ def partitions_in(topics: Sequence[Topic]) -> dict[str, Any]:
 
 
 def groups_in(listed: Sequence[ListedGroup], groups: Sequence[Group]) -> dict[str, Any]:
-    """Count groups, and those described by state. List those with a lag, the largest first; ``lag`` is None if that of
-    some partition is unknown. Groups of which no lag is known are not listed."""
+    """Count the listed groups, the described groups, and the described groups in each state. List those with a lag, the
+    largest first; ``lag`` is None if that of some partition is unknown. Groups of which no lag is known are not listed.
+    """
     lagging = sorted((one for one in groups if one.lag), key=lambda one: (-one.lag, one.group))
     return {
         "groups": len(listed),

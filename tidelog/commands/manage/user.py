@@ -98,7 +98,9 @@ def read_password() -> str:
 
 
 def ask_password() -> str:
-    """Ask for a password, twice. Raises UsageError without a terminal, where it could be seen."""
+    """Ask for a password, twice. Raises UsageError without a terminal, as the input could be seen, and if the password
+    is not UTF-8.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("error", GetPassWarning)
         try:
@@ -106,7 +108,7 @@ def ask_password() -> str:
             password.encode()
         except GetPassWarning:
             raise click.UsageError("no terminal to ask for the password: expected --password-stdin") from None
-        except UnicodeError:  # of the terminal's stream, or of a stream that keeps other bytes
+        except UnicodeError:  # raised by reading, or by ``encode`` if reading turned the bytes into surrogates
             raise click.UsageError(_NOT_UTF8) from None
     return password
 
