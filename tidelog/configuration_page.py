@@ -38,9 +38,9 @@ INTRODUCTION = """\
 
 <!-- Made by `python -m tidelog.configuration_page > docs/configuration.md`; change the tables, not this page. -->
 
-Keys, values and units are Apache Kafka's. A key that is not set has its default. Defaults differ from Kafka's in two
-cases: one node would not work otherwise (replication factors of internal topics are 1), or a broker would be open to
-the network without being told to (`listeners`).
+Keys, values and units are Apache Kafka's; a few keys are Tidelog's own. A key that is not set has its default. Some
+defaults differ from Kafka's. For example, replication factors of internal topics are 1, so that one node works, and
+`listeners` opens a port to this machine alone.
 
 ## Where values come from
 
@@ -62,9 +62,9 @@ Later ones win:
 A topic's own configs win over all of these for that topic.
 
 A value that does not fit keeps the broker from starting: one line on standard error names the key, the value and what
-is allowed, and the exit code is 2. An unknown key is ignored with a warning. Kafka's keys for machinery that
-is not here (ZooKeeper, tiered storage, metrics of the JVM, pools of network threads) are accepted and listed once in
-the log; the last section names them.
+is allowed, and the exit code is 2. An unknown key of `--override` keeps it from starting, too; in a file or variable it
+is ignored with a warning. Kafka's keys for machinery that is not here (ZooKeeper, tiered storage, metrics of the JVM,
+pools of network threads) are accepted and listed once in the log; the last section names them.
 
 ## Durability
 
@@ -139,7 +139,8 @@ def topic_table() -> str:
         "## Topics' own configs",
         "",
         "Set when a topic is created, or later through the admin API. A topic without a value of its own has that of",
-        "the server key. Server keys are dynamic, except `log.message.format.version` and those in minutes or hours.",
+        "the server key. Server keys are dynamic, except `log.message.format.version`,",
+        "`log.flush.scheduler.interval.ms` and those in minutes or hours.",
         "",
         "| key | server key | type | default | allowed | |",
         "|---|---|---|---|---|---|",

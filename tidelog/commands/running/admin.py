@@ -1,6 +1,7 @@
 """``tidelog admin token create``: creates bearer tokens of the admin interface in the file that the broker reads.
 
-A line of the broker's ``admin.tokens.file`` has a token's digest, user and expiry; the token itself is only printed.
+A line of the broker's ``admin.tokens.file`` has a token's digest, user, scope and expiry time. The token itself is only
+printed.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Standard output has these lines; logs go to standard error:
 
     laboratory http://HOST:PORT    first, with --laboratory-listener
     tidelog ready on HOST:PORT     once the broker answers
-    console http://HOST:PORT       then, if it has an admin interface
+    console http://HOST:PORT       then, if it has an admin interface; https with TLS
 
 Signals are handled from the start, because process 1 of a container has no default action for SIGTERM. A signal before
 the broker runs ends the process, a later one stops it cleanly. The exit code is 0 in both cases.
@@ -152,7 +152,7 @@ def run(options: ServeWords) -> int:
             refuse_weaknesses(config)
         try:
             return serve(config, options)
-        except ConfigError as error:  # of the configuration, or of keys stored by the admin API, not valid here
+        except ConfigError as error:  # of a value in the configuration, or of one that the admin API has stored
             raise ConfigError(config.resolved.hide(error.message)) from None
     except ConfigError as error:
         print(f"tidelog serve: {error}", file=sys.stderr)
