@@ -52,7 +52,7 @@ TIMEOUT_S = 10.0
 HERE = "this broker"
 """The address of the broker of this process, where a client has HOST:PORT of another one."""
 OTHER_CONSOLE = "only the broker at {} can answer this: open the console of that broker"
-"""Error of a request that is not about partitions, and that this broker cannot answer; with the other's address."""
+"""Error of a request that only another broker can answer, unless it is for partitions; with that broker's address."""
 NEWEST = 2**15 - 1
 """Version without an upper limit."""
 
@@ -215,7 +215,7 @@ class LocalCluster(Cluster):
         super().__init__(HERE, TIMEOUT_S / 2, connect=partial(self._open, sender))
 
     def brokers(self) -> dict[int, Address]:
-        """Return this broker's address, by its node id. Raises ClientError."""
+        """Return this broker's address, by its node id. Raises ClientError, KafkaError."""
         return {self._node_id: self._own_address()}
 
     def coordinator(self, key: str, key_type: int) -> Client:

@@ -105,7 +105,7 @@ class Schemas:
 
 
 def decode(content: bytes, schema_of: Callable[[int], RegisteredSchema | None]) -> DecodedValue | None:
-    """Decode a value that names a schema; None for other bytes. Raises ClientError."""
+    """Decode a value that names a schema; None for a value that is shown as bytes. Raises ClientError."""
     if content[:1] != bytes([MAGIC]) or len(content) > MAX_BYTES:
         return None
     try:

@@ -2,7 +2,7 @@
 
     auto   JSON if it is an object or an array, otherwise text if it is UTF-8, otherwise hexadecimal
     text   UTF-8, with U+FFFD in place of other bytes
-    json   indented; text if it is not JSON
+    json   JSON, indented on the page of one record; text if it is not JSON
     hex    16 bytes in a line, with their positions and characters
     schema decoded by the schema that the value names, if this broker is its registry; ``auto`` does the same
 

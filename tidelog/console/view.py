@@ -21,7 +21,7 @@ from tidelog.protocol.errors import KafkaError
 MAX_ROWS = 100
 """Rows of a table on one page; the next page begins after the last one."""
 MAX_ROW_CHARACTERS = 6_000
-"""Limit of the names' characters on one page. Escaped, and quoted in a link, a character may take 18 bytes."""
+"""Limit of the names' characters on one page. A character may take 16 bytes: four in the text, twelve in a link."""
 MAX_NUMBER_DIGITS = 18
 CHECKED_PER_TURN = 200
 """Topics whose ACLs are checked in one turn of the loop."""

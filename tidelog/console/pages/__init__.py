@@ -2,8 +2,9 @@
 
 Imports: tidelog.client, tidelog.console, and modules of tidelog.broker, tidelog.cleaner and tidelog.log for data
 without a Kafka API.
-Invariant: a page shows a bounded number of rows, and reads a bounded number of bytes from logs. It may list all groups,
-ACLs or transactional ids of the broker to find its rows.
+Invariant: a page shows a bounded number of rows, and reads a bounded number of bytes from logs. Exception: a search by
+key or tag reads until it has its rows. A page may list all groups, ACLs or transactional ids of the broker to find its
+rows.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def list_connected(view: View) -> list[ConnectedClient]:
 
 def may_apply(quota: Quota, client_id: str, connections: list[ConnectedClient]) -> bool:
     """Return whether a quota may apply to this client id, or to a user or an address of its connections, by name or as
-    a default. Not all of them do: a more specific quota overrides others (``tidelog.broker.quota.quotas``)."""
+    a default. A more specific quota may override it (``tidelog.broker.quota.quotas``)."""
     users = {one.principal.partition(":")[2] for one in connections}
     hosts = {one.host for one in connections}
     own = {"client-id": {client_id}, "user": users, "ip": hosts}

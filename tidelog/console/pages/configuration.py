@@ -7,7 +7,7 @@ from tidelog.console.view import Page, View, slice_from
 
 
 def configuration_page(view: View) -> Page:
-    """Build the model of the page. Raises ClientError, KafkaError."""
+    """Build the model of the page. Raises ValueError, ClientError, KafkaError."""
     wanted, only_set = view.text("find"), view.text("set") == "1"
     resource = Resource("broker", str(view.sender.broker.node_id))
     found = [

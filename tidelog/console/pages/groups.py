@@ -23,7 +23,7 @@ def list_page(view: View) -> Page:
 
 
 def group_page(view: View) -> Page:
-    """Build the model of a group's page. Raises ClientError, KafkaError if there is no such group."""
+    """Build the model of a group's page. Raises ValueError, ClientError; KafkaError, also if there is no such group."""
     name = view.parameters.get("id", "")
     group = describe_group(view.cluster, name, allow_silent_leaders=True)
     rows, following = slice_from(group.partitions, view.number("start") or 0)

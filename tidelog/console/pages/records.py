@@ -1,6 +1,6 @@
 """The pages of a topic's records: from an offset or a time on, by key or tag with its indices, and one record in full.
 
-A page reads READ_BYTES of a log at a time, at most ROUNDS times, and shows up to MAX_RECORDS.
+A page shows up to MAX_RECORDS. Without an index, it reads READ_BYTES of a log at a time, at most ROUNDS times.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def sum_sizes(topic: Topic, sizes: dict[tuple[str, int], int]) -> int | None:
 
 
 def topic_page(view: View) -> Page:
-    """Build the model of a topic's page. Raises KafkaError if there is no such topic."""
+    """Build the model of a topic's page. Raises ValueError, ClientError; KafkaError, also if there is no such topic."""
     name = view.path["topic"]
     (topic,) = describe_topics(view.cluster, [name])
     shown, following = slice_from(topic.partitions, view.number("start") or 0)
