@@ -141,7 +141,7 @@ class Laboratory:
         return Snapshot(int(self.ask("snapshot")))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Return to a saved state, without faults. Clients are disconnected, and members of groups are removed."""
+        """Return to a saved state, without faults. Clients are disconnected; groups have the members of that state."""
         self.ask("restore", snapshot=snapshot.number)
 
     # ---- the socket

@@ -18,6 +18,6 @@ def escape(text: str) -> str:
 
 
 def write_privately(path: Path, text: str) -> None:
-    """Write a file that only its owner can read."""
+    """Write a file that only its owner can read. A file that exists keeps its mode."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(text)

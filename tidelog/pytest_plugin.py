@@ -1,8 +1,8 @@
 """pytest fixtures: ``tidelog_broker`` is a broker for the whole test session, in a process of its own.
 
-It is installed with Tidelog; a test with the fixture gets a running broker with ``.bootstrap``. ``tidelog_lab`` is a
-broker with laboratory controls (``.lab``), empty at the beginning of each test. Override the fixture
-``tidelog_config`` (session scope) for configuration keys, and ``tidelog_security`` for TLS, users and ACLs.
+The plugin is installed with Tidelog; a test with the fixture gets a running broker with ``.bootstrap``.
+``tidelog_lab`` is a broker with laboratory controls (``.lab``), empty at the beginning of each test. Override the
+fixture ``tidelog_config`` (session scope) for configuration keys, and ``tidelog_security`` for TLS, users and ACLs.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import NamedTuple
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 KAFKA_VERSION = "4.3.1"
 OLDER = ("0.", "1.", "2.", "3.")
-"""Prefixes of versions whose controllers cannot register brokers of Kafka 4."""
+"""Prefixes of versions whose controllers cannot register Tidelog's members, which need metadata.version 4.0-IV3."""
 DOWNLOADS = 8
 TIMEOUT_S = 60.0
 """Timeout of a connection without data, in seconds."""

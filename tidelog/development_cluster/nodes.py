@@ -179,7 +179,7 @@ class Nodes:
         return member
 
     def _wait(self, member: Node, deadline: float) -> None:
-        """Wait until a member is ready, as long as the controller runs. Raises NodeError."""
+        """Wait until a member is ready. Raises NodeError: the controller's if it has ended, otherwise the member's."""
         controller = self.running[0]
         try:
             member.wait_ready(deadline)
