@@ -309,7 +309,12 @@ def rows(
             bystander, read_turn = Bystander(broker.port), partial(turn_ms, broker)
             with contextlib.suppress(OSError, EOFError), bystander:
                 while left and is_serving:
-                    row = measure(broker, bystander, left.pop(0), read_turn)
+                    request = left.pop(0)
+                    try:
+                        row = measure(broker, bystander, request, read_turn)
+                    except (OSError, EOFError) as error:
+                        print(f"{request.name}: not measured: {error}", file=sys.stderr)
+                        raise
                     is_serving = row.answer in CONTINUES
                     yield row
             if is_serving:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -157,7 +158,8 @@ def producer_ids(count: int) -> Row:
         state.end_offset = count
         written = Clock()
         written.run(state.take_snapshot)
-        print(f"a snapshot of {count} producer ids is written under the log's lock in {written.longest_ms:.0f} ms")
+        snapshot_ms = f"{written.longest_ms:.0f} ms"
+        print(f"a snapshot of {count} producer ids is written under the log's lock in {snapshot_ms}", file=sys.stderr)
         again = ProducerStateManager(OsFileSystem(), directory, clock, DAY_MS)
         loaded = Clock()
         loaded.run(lambda: again.load(0, count))

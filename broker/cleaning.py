@@ -132,7 +132,7 @@ def statuses(broker: Broker) -> list[PartitionStatus]:
 
 
 class RequestedRounds(NamedTuple):
-    """Requested rounds, one for each partition of a topic; there is none for a log that cannot be opened."""
+    """Requested rounds, one for each replica of a topic here; there is none for a log that cannot be opened."""
 
     partitions: list[TopicPartition]
     futures: dict[TopicPartition, Future[RoundReport]]
@@ -148,13 +148,13 @@ class RequestedRounds(NamedTuple):
 
 
 def request_rounds(broker: Broker, cleaner: LogCleaner, image: TopicImage, *, dry_run: bool) -> RequestedRounds:
-    """Ask for a round over each partition of a topic. Logs that were not opened since the start are opened.
+    """Ask for a round over each partition of a topic of which this broker has a replica. Logs that were not opened
+    since the start are opened.
 
     It waits for the disk: call it in a worker thread.
     """
-    rounds = RequestedRounds(
-        [TopicPartition(image.name, number) for number in range(image.partition_count)], {}, {}, Future()
-    )
+    here = [number for number, state in enumerate(image.partitions) if broker.node_id in state.replicas]
+    rounds = RequestedRounds([TopicPartition(image.name, number) for number in here], {}, {}, Future())
     for partition in rounds.partitions:
         try:
             broker.log_manager.get_log(partition)

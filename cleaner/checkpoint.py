@@ -26,6 +26,7 @@ from tidelog.log.files.checkpoints import (
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.system.file_system import FileSystem
 from tidelog.log.unified_log import UNBOUND, UnifiedLog
+from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
 
@@ -93,13 +94,20 @@ class CleanerCheckpoint:
             self._write(os.path.dirname(log.directory), offsets)
 
     def forget(self, partition: TopicPartition, directories: Iterable[str]) -> None:
-        """Remove the offset of a deleted partition. Raises KafkaStorageError."""
+        """Remove the offset of a deleted partition from all directories. Raises the KafkaStorageError of the first that
+        fails, after the others."""
+        failure: KafkaStorageError | None = None
         with self._lock:
             self._incarnations.pop(partition, None)
             for directory in directories:
-                offsets = self._offsets_in(directory)
-                if offsets.pop(partition, None) is not None:
-                    self._write(directory, offsets)
+                try:
+                    offsets = self._offsets_in(directory)
+                    if offsets.pop(partition, None) is not None:
+                        self._write(directory, offsets)
+                except KafkaStorageError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _offsets_of(self, log: UnifiedLog) -> dict[TopicPartition, int]:
         return self._offsets_in(os.path.dirname(log.directory))

@@ -187,7 +187,7 @@ async def compaction(request: web.Request) -> web.Response:
 
 
 async def run_compaction(request: web.Request) -> web.Response:
-    """Clean all partitions of a topic."""
+    """Clean all partitions of a topic of which this broker has a replica."""
     try:
         parameters = read_parameters(request.query.items(), ("dry_run", "wait"))
         dry_run, wait = parse_switch(parameters, "dry_run"), parse_switch(parameters, "wait", default=True)
@@ -203,6 +203,8 @@ async def run_compaction(request: web.Request) -> web.Response:
         return web.json_response({"error": f"{topic} is not compacted: its cleanup.policy has no compact"}, status=409)
     in_worker, cleaner = partial(broker.loop.run_in_executor, None), cleaner_of(broker)
     rounds = await in_worker(partial(request_rounds, broker, cleaner, image, dry_run=dry_run))
+    if not rounds.partitions:
+        return web.json_response({"error": f"broker {broker.node_id} has no replica of {topic}"}, status=409)
     if not wait:
         return web.json_response({"requested": len(rounds.futures)}, status=202)
     await asyncio.wrap_future(rounds.done)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tidelog.broker.config.sources import parse_properties
+from tidelog.broker.config.sources import PropertiesError, parse_properties
 from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY
 from tidelog.log.check import Finding, check_directory
 from tidelog.log.files.checkpoints import (
@@ -22,6 +22,7 @@ from tidelog.log.files.checkpoints import (
     META_PROPERTIES_FILE,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
+    CheckpointCorruptError,
     read_offset_checkpoint,
     read_partition_metadata,
 )
@@ -101,11 +102,15 @@ class SourceListing:
 
 
 def is_of_kraft(file_system: FileSystem, source: str) -> bool:
-    """Return whether a KRaft broker wrote ``meta.properties``: the file's version is then 1, and 0 with ZooKeeper."""
+    """Return whether a KRaft broker wrote ``meta.properties``: the file's version is then 1, and 0 with ZooKeeper.
+    Raises KafkaStorageError."""
     path = os.path.join(source, META_PROPERTIES_FILE)
     if not file_system.exists(path):
         return False
-    return parse_properties(file_system.read_file(path).decode()).get("version") == "1"
+    try:
+        return parse_properties(file_system.read_file(path).decode("latin-1")).get("version") == "1"
+    except PropertiesError as error:
+        raise CheckpointCorruptError(f"{path}: {error}") from error
 
 
 def list_source(file_system: FileSystem, source: str) -> SourceListing:

@@ -212,6 +212,26 @@ def test_checkpoint_survives_and_is_forgotten_with_the_log(tmp_path: Path) -> No
     assert (tmp_path / "cleaner-offset-checkpoint").read_text() == "0\n0\n"
 
 
+def test_a_directory_that_cannot_be_read_keeps_no_checkpoint_of_another_one(tmp_path: Path) -> None:
+    """The partition is forgotten in all directories, and the error of the first is raised after that."""
+
+    class HalfDisk(OsFileSystem):
+        def read_file(self, path: str) -> bytes:
+            if path.startswith("/broken"):
+                raise LogStorageError("read", path, errno.EIO)
+            return super().read_file(path)
+
+        def exists(self, path: str) -> bool:
+            return path.startswith("/broken") or super().exists(path)
+
+    bench = Bench(tmp_path)
+    bench.manager.checkpoint.save(bench.log, 2)
+    again = LogCleanerManager(lambda: bench.logs, HalfDisk(), bench.time)
+    with pytest.raises(LogStorageError, match="/broken"):
+        again.forget(PARTITION, ["/broken", str(tmp_path)])
+    assert (tmp_path / "cleaner-offset-checkpoint").read_text() == "0\n0\n"
+
+
 def test_log_created_again_under_the_same_name_is_dirty_from_its_start(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.manager.checkpoint.save(bench.log, 2)

@@ -348,6 +348,27 @@ async def test_run_without_waiting_is_accepted(tmp_path: Path) -> None:
         assert await pages.post(f"/compaction/{TOPIC}?wait=0") == (202, {"requested": 2})
 
 
+@pytest.mark.parametrize(("elsewhere", "cleaned"), [((1,), [0]), ((0, 1), None)])
+async def test_run_cleans_only_the_replicas_of_this_broker(
+    tmp_path: Path, elsewhere: tuple[int, ...], cleaned: list[int] | None
+) -> None:
+    """In a cluster other brokers may have the replicas of a partition."""
+    async with admin(tmp_path) as pages:
+        metadata = pages.parts.broker.metadata
+        image = metadata.topics[TOPIC]
+        states = [
+            state._replace(replicas=(99,), isr=(99,), leader=99) if number in elsewhere else state
+            for number, state in enumerate(image.partitions)
+        ]
+        metadata.put(image._replace(partitions=tuple(states)))
+        status, answer = await pages.post(f"/compaction/{TOPIC}")
+        if cleaned is None:
+            node_id = pages.parts.broker.node_id
+            assert (status, answer) == (409, {"error": f"broker {node_id} has no replica of {TOPIC}"})
+        else:
+            assert (status, [entry["partition"] for entry in answer]) == (200, cleaned)
+
+
 async def test_run_of_an_unknown_topic_is_not_found(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
         assert await pages.post("/compaction/nothing") == (404, {"error": "there is no topic nothing"})

@@ -12,6 +12,7 @@ from tests.support.kafka_directories import CLUSTER_ID, KafkaDirectory
 from tests.support.logs import NOW_MS, values
 from tidelog.broker.adoption.adopt import carry_out, valid_broker_configs
 from tidelog.broker.adoption.plan import AdoptionError, AdoptionOptions, AdoptionPlan, existing_topics, make_plan
+from tidelog.broker.adoption.source import is_of_kraft
 from tidelog.broker.controller.features import first_levels
 from tidelog.broker.metadata.bootstrap import write_bootstrap
 from tidelog.broker.metadata.image import TopicImage
@@ -33,6 +34,7 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
+from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.metadata_records.records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
@@ -462,3 +464,20 @@ def test_a_second_run_leaves_out_topics_without_ids(tmp_path: Path) -> None:
     plan = plan_for(source.path, tmp_path / "data")
     assert (plan.topics, plan.problems) == ([], [])
     assert "no id to compare" in plan.left_out[0]
+
+
+@pytest.mark.parametrize(
+    ("comment", "version", "is_kraft"),
+    [(b"#M\xe4rz", b"0", False), (b"#M\xe4rz", b"1", True), (b"#\xff\\u12", b"1", True)],
+)
+def test_meta_properties_may_have_any_bytes_in_a_comment(
+    tmp_path: Path, comment: bytes, version: bytes, is_kraft: bool
+) -> None:
+    (tmp_path / "meta.properties").write_bytes(comment + b"\nversion=" + version + b"\ncluster.id=abc\nbroker.id=1\n")
+    assert is_of_kraft(FILE_SYSTEM, str(tmp_path)) == is_kraft
+
+
+def test_malformed_meta_properties_are_an_error_of_storage(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_bytes(b"version=\\u12\n")
+    with pytest.raises(KafkaStorageError, match=r"meta\.properties"):
+        is_of_kraft(FILE_SYSTEM, str(tmp_path))
