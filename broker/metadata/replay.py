@@ -14,7 +14,12 @@ from typing import NamedTuple
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage
 from tidelog.log.records.engine import record_values
-from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.errors import (
+    CorruptMessageError,
+    InvalidRecordError,
+    MessageTooLargeError,
+    UnsupportedCompressionTypeError,
+)
 from tidelog.protocol.metadata_records.control_records import ControlMessage, decode_control_record
 from tidelog.protocol.metadata_records.frames import decode_metadata_record
 from tidelog.protocol.metadata_records.records import (
@@ -112,13 +117,16 @@ class MetadataReplay:
         return published
 
     def _take_records(self, batch: RecordBatch) -> None:
-        if batch.is_control:
-            messages = map(decode_control_record, batch.records(MAX_BATCH_BYTES))
-            self.controls.extend(message for message in messages if message is not None)
-            return
-        for offset, value in record_values(batch, MAX_BATCH_BYTES):
-            if value is not None:
-                self._take_record(decode_metadata_record(value), batch, offset)
+        try:
+            if batch.is_control:
+                messages = map(decode_control_record, batch.records(MAX_BATCH_BYTES))
+                self.controls.extend(message for message in messages if message is not None)
+                return
+            for offset, value in record_values(batch, MAX_BATCH_BYTES):
+                if value is not None:
+                    self._take_record(decode_metadata_record(value), batch, offset)
+        except (InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError) as error:
+            raise CorruptMessageError(f"the batch at offset {batch.base_offset} cannot be read: {error}") from error
 
     def _take_record(self, record: Message, batch: RecordBatch, offset: int) -> None:
         """Apply a record, or hold it back while a transaction is open."""

@@ -11,7 +11,7 @@ from tidelog.broker.metadata.snapshot import build_metadata_batch, build_snapsho
 from tidelog.protocol.errors import CorruptMessageError, UnsupportedVersionError
 from tidelog.protocol.metadata_records import records
 from tidelog.protocol.metadata_records.control_records import BatchStart, LeaderChangeMessage, build_control_batch
-from tidelog.protocol.record.record_batch import BatchOptions, Record, RecordBatch, build_batch
+from tidelog.protocol.record.record_batch import ATTRIBUTES_OFFSET, BatchOptions, Record, RecordBatch, build_batch
 from tidelog.protocol.schema.fields import Message
 
 LEVEL = records.FeatureLevelRecord(name="metadata.version", feature_level=25)
@@ -97,6 +97,25 @@ def test_malformed_record_is_corrupt(value: bytes) -> None:
     batch = build_batch([Record(0, 0, None, value)], BatchOptions(partition_leader_epoch=1))
     with pytest.raises(CorruptMessageError):
         MetadataReplay().take_batch(RecordBatch(batch))
+
+
+@pytest.mark.parametrize("is_control", [False, True])
+def test_a_batch_that_was_written_wrong_raises_only_the_errors_of_replay(is_control: bool) -> None:
+    """Its checksum covers the wrong bytes, so nothing has refused it before: counts, codecs and lengths are any."""
+    if is_control:
+        good = build_control_batch(LeaderChangeMessage(leader_id=1), BatchStart(0, 3, 1000))
+    else:
+        good = build_metadata_batch([VersionedRecord(LEVEL)] * 2, BatchStart(0, 3, 1000))
+    errors = set()
+    for position in range(ATTRIBUTES_OFFSET, len(good)):
+        for bit in range(8):
+            damaged = bytearray(good)
+            damaged[position] ^= 1 << bit
+            try:
+                MetadataReplay().take_batch(RecordBatch(damaged))
+            except (CorruptMessageError, UnsupportedVersionError) as error:
+                errors.add(type(error))
+    assert errors == {CorruptMessageError, UnsupportedVersionError}
 
 
 def test_log_continues_after_a_snapshot() -> None:
