@@ -68,15 +68,8 @@ def addresses(controllers: Mapping[int, int]) -> tuple[Address, ...]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, limit_s: float = 120.0) -> None:
-    """Wait until a condition holds; ``limit_s`` is long enough for a very busy machine.
-
-    A pause is four times as long as the last look took, because brokers that answer it want the processor, too.
-    """
+    """Wait until a condition holds; ``limit_s`` is long enough for a very busy machine."""
     deadline = time.monotonic() + limit_s
-    while True:
-        begin = time.monotonic()
-        if condition():
-            return
-        now = time.monotonic()
-        assert now < deadline, what
-        time.sleep(min(max(0.02, 4 * (now - begin)), 1.0))
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
