@@ -52,7 +52,7 @@ def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequ
         yield None
     refusal: KafkaError | None = None
     checked = deferred_value(None)
-    if broker.config.get_bool("transaction.partition.verification.enable") and any(part.known for part in parts):
+    if any(part.known for part in parts) and _is_checked(broker, context.api_version):
         try:
             checked = yield from _check_transaction(broker, context.api_version, request)
         except KafkaError as error:
@@ -84,6 +84,11 @@ def _commit(
         return coordinators_of(broker).groups.commit_offsets_in_transaction(part).recover(refuse)
     except KafkaError as error:
         return deferred_value(refuse(error))
+
+
+def _is_checked(broker: Broker, version: int) -> bool:
+    """Return whether the coordinator of the transaction is asked: always by the versions that add the partition."""
+    return version >= _FIRST_VERSION_THAT_ADDS or broker.config.get_bool("transaction.partition.verification.enable")
 
 
 def _check_transaction(broker: Broker, version: int, request: TxnOffsetCommitRequest) -> Steps[Deferred[None]]:

@@ -461,6 +461,16 @@ def test_without_verification_offsets_are_accepted() -> None:
     assert error_codes(world.ask(REQUESTS["txn_commit"], 3)) == [0]
 
 
+def test_without_verification_the_partition_is_added_all_the_same() -> None:
+    """These clients send no AddOffsetsToTxn: without the partition no marker would ever end the commit."""
+    world = World()
+    world.verification = False
+    world.transactions.init()
+    assert error_codes(world.ask(REQUESTS["txn_commit"], 5)) == [0]
+    partition = (GROUP_METADATA_TOPIC, world.groups.runtime.partition_for("g"))
+    assert partition in world.transactions.transaction().partitions
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_markers_reach_data_partitions(commit: bool) -> None:
     world = World()
