@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Deferred, NotReadyError
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -25,6 +25,8 @@ def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -
     """Join; request fields that are views of the receive buffer are copied before this returns."""
     try:
         response = coordinators_of(broker).groups.join_group(context, request)
+    except NotReadyError:
+        raise  # the route waits until the log is open, and handles the request again
     except KafkaError as error:
         response = Deferred()
         response.complete(error_response(request, error))

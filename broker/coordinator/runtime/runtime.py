@@ -33,6 +33,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from operator import length_hint
 from typing import Generic, TypeVar
 
 from tidelog.broker.coordinator.runtime.execution import (
@@ -114,7 +115,7 @@ class CoordinatorRuntime(Generic[S]):
         self._loading: dict[int, Loading[S]] = {}
         self._opening: dict[int, Deferred[None]] = {}
         """Partitions whose logs are being opened by a thread."""
-        self._rounds = 0  # of ``_load_next`` that are under way
+        self._round: Iterator[int] = iter(())  # partitions that ``load_all`` has not looked at yet
         self._empty: set[int] = set()
         """Partitions whose logs were empty when they were opened, and that have had no request since."""
         self._epochs: dict[int, int] = {}
@@ -205,8 +206,8 @@ class CoordinatorRuntime(Generic[S]):
     def load_all(self) -> None:
         """Load all partitions that have records, one after the other, in the background."""
         if self._log.exists():
-            self._rounds += 1
-            self._load_next(iter(range(self._log.partition_count())))
+            self._round = iter(range(self._log.partition_count()))
+            self._load_next(self._round)
 
     def resign_lost(self) -> list[S]:
         """Unload the partitions that this broker no longer leads, or leads in another epoch, because other leaders may
@@ -233,6 +234,7 @@ class CoordinatorRuntime(Generic[S]):
         self._failed.clear()
         self._pauses.clear()
         self._opening.clear()
+        self._round = iter(())
         self._when_loaded.clear()
         self._partition_of.clear()
         for partition, shard in shards.items():
@@ -389,7 +391,7 @@ class CoordinatorRuntime(Generic[S]):
             ]
         except KafkaError as error:
             return deferred_error(error)
-        if len(decisions) < len(partitions) and not self._rounds:
+        if len(decisions) < len(partitions) and not length_hint(self._round):
             self.load_all()
         return self._execute_long(decisions)
 
@@ -464,7 +466,6 @@ class CoordinatorRuntime(Generic[S]):
         """Load those of these partitions that have records, one after the other. One is checked in each turn."""
         partition = next(partitions, None)
         if partition is None:
-            self._rounds -= 1
             return
         opening = None if self._is_loaded_or_failed(partition) else self._opening_of(partition)
         if opening is None:
@@ -474,9 +475,8 @@ class CoordinatorRuntime(Generic[S]):
 
     def _load_opened(self, partition: int, partitions: Iterator[int]) -> None:
         """Load a partition whose log is open, then the others. If it cannot be loaded, the others still are."""
-        if not self._log.exists():  # the topic was deleted meanwhile
-            self._rounds -= 1
-            return
+        if not self._log.exists():
+            return  # the topic was deleted meanwhile
         try:
             self._begin_opened(partition, partitions)
         except Exception:  # noqa: BLE001 - logged by _give_up

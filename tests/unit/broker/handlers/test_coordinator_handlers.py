@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,7 +18,7 @@ from tidelog.broker.coordinator.group.coordinator import GroupCoordinator
 from tidelog.broker.coordinator.produce_check import check_transactional_batch
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.handlers.partition_chunks import CHUNK
-from tidelog.broker.loop.deferred import Deferred, deferred_value
+from tidelog.broker.loop.deferred import Deferred, NotReadyError, deferred_value
 from tidelog.broker.loop.lazy import Lazy
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TopicImage, single_replica_states
 from tidelog.broker.network.advertised_address import LoneNode
@@ -157,15 +158,18 @@ class World:
             raise UnknownTopicOrPartitionError
         return self.partition
 
+    def context(self, version: int) -> RequestContext:
+        context = RequestContext(local_host="here", local_port=9)
+        context.api_version = version
+        context.client_id = "c"
+        return context
+
     def ask(self, request: Any, version: int) -> Any:
         """Ask over the wire and back: encode, decode, handle, encode, decode."""
         module = importlib.import_module(REGISTRY[request.API_KEY].module)
         decoded = module.Request.decode(memoryview(request.encode(version)), version)
-        context = RequestContext(local_host="here", local_port=9)
-        context.api_version = version
-        context.client_id = "c"
         try:
-            response = response_of(module.handle(self.broker, context, decoded))
+            response = response_of(module.handle(self.broker, self.context(version), decoded))
         except KafkaError as error:
             response = response_of(module.error_response(decoded, error))
         if hasattr(response, "result"):
@@ -321,6 +325,18 @@ def test_a_member_joins_syncs_and_heartbeats_in_every_version(version: int) -> N
     assert world.ask(heartbeat, min(version, 4)).error_code == 0
     leave = LeaveGroupRequest(group_id="g", member_id=member_id, members=[MemberIdentity(member_id=member_id)])
     assert set(error_codes(world.ask(leave, version))) == {0}
+
+
+@pytest.mark.parametrize("name", ["join", "sync", "leave", "init", "end"])
+def test_a_request_waits_for_its_log_to_be_opened(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The route handles it again; an answer would make the client ask again after a pause."""
+    world, opening = World(), Deferred[None]()
+    for runtime in (world.groups.runtime, world.transactions.runtime):
+        monkeypatch.setattr(runtime, "shard_for", Mock(side_effect=NotReadyError(opening)))
+    request = REQUESTS[name]
+    module = importlib.import_module(REGISTRY[request.API_KEY].module)
+    with pytest.raises(NotReadyError):
+        response_of(module.handle(world.broker, world.context(module.MAX_VERSION), request))
 
 
 def test_sync_v5_must_name_the_protocol() -> None:

@@ -19,7 +19,12 @@ from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.metadata.image import TopicImage, single_replica_states
-from tidelog.protocol.errors import KafkaStorageError, NotCoordinatorError, NotLeaderOrFollowerError
+from tidelog.protocol.errors import (
+    CoordinatorLoadInProgressError,
+    KafkaStorageError,
+    NotCoordinatorError,
+    NotLeaderOrFollowerError,
+)
 from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -234,3 +239,27 @@ def test_an_answer_waits_for_the_commit_of_its_records_when_its_shard_is_given_u
     else:
         sync.complete(None)
         assert answer.result() == "what was read"
+
+
+def test_a_decision_of_all_shards_loads_those_that_no_request_has_loaded() -> None:
+    """Also after a load by a request, which is no round over all partitions."""
+    log = EpochLog()
+    world = GroupWorld(log)
+    for offset in range(FIRST_TURN_CHUNKS * LOAD_CHUNK_BYTES // 4_000 * 2):
+        commit(world, offset, partition={"committed_metadata": "m" * 4_000})
+    other = next(name for name in map(str, range(99)) if partition_of(world, name) != partition_of(world, "g"))
+    commit(world, 1, group_id=other)
+    again = GroupWorld(log, world.time)
+    with pytest.raises(CoordinatorLoadInProgressError):
+        again.runtime.shard_for("g")
+    again.loop.run_soon()
+    executed: list[bool] = []
+    again.runtime.execute_in_all(lambda shard, end: iter(()), lambda: executed.append(True))
+    assert executed == []
+    for _ in range(200):
+        again.loop.run_soon()
+    assert executed == [True]
+
+
+def partition_of(world: GroupWorld, group_id: str) -> int:
+    return world.runtime.partition_for(group_id)
