@@ -180,7 +180,6 @@ class Lives:
     """The own broker: its processes, one after the other, and the failures and changes of its directories."""
 
     def __init__(self, root: Path, seed: int) -> None:
-        gc.collect()
         gc.freeze()  # each start collects garbage, and would traverse all older objects
         self.random = random.Random(seed)
         self.disk = FailedDirectories()

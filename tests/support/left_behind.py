@@ -63,7 +63,11 @@ def process_state() -> dict[str, object]:
     """Collect the state of the process that tests may change and must restore."""
     mask = os.umask(0o077)
     os.umask(mask)
-    names = [name for name in logging.root.manager.loggerDict if name.startswith(("tests", "tidelog"))]
+    loggers = {
+        name: logger
+        for name, logger in logging.root.manager.loggerDict.items()
+        if name.startswith(("tests", "tidelog")) and isinstance(logger, logging.Logger)
+    }
     return {
         "working directory": os.getcwd(),
         "umask": mask,
@@ -71,7 +75,7 @@ def process_state() -> dict[str, object]:
         "garbage collector": (gc.isenabled(), gc.get_threshold()),
         "signal handlers": {number.name: signal.getsignal(number) for number in _SIGNALS},
         "import path": list(sys.path),
-        "log levels": {name: level for name in ("root", *names) if (level := logging.getLogger(name).level)},
+        "log levels": {name: one.level for name, one in {"root": logging.root, **loggers}.items() if one.level},
     }
 
 
