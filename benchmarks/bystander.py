@@ -1,16 +1,17 @@
-"""Cost of one client's request for other clients: a bystander produces a record every 10 ms while the request is
-served.
+"""Cost of one client's request: the broker's CPU time and memory, and the longest wait of another client.
 
     python -m benchmarks.bystander [--broker tidelog|kafka] [--only TEXT] [--from TEXT] [--rows FIRST-LAST]
 
-For each request of :mod:`benchmarks.hostile_requests` and :mod:`benchmarks.hostile_data` a row: its bytes, the broker's
-CPU seconds, the longest turn of its event loop as its metrics say (CPU milliseconds; Tidelog only), the bystander's
-longest wait, and the growth of the broker's resident memory. The last column says whether the request was answered,
-refused by closing its connection, or not answered in ANSWER_S seconds. One broker gets the requests in turn. A broker
-that does not answer, or does not serve the bystander, is killed, and the next request goes to a new one. Apache Kafka
-gets the same requests. The run fails if a broker that answered or refused every request lacks one of the bystander's
-records. ``--from`` begins with the first row whose name has TEXT. ``--rows`` takes rows by number, from 1: ``7-``
-continues after six rows.
+The other client, the bystander, produces one record at a time, each 10 ms after the one before was acknowledged. For
+each request of :mod:`benchmarks.hostile_requests` and :mod:`benchmarks.hostile_data` a row: its bytes, the broker's CPU
+seconds, the longest turn of its event loop as its metrics say (CPU milliseconds; Tidelog only), the bystander's longest
+wait, the growth of the broker's resident memory, and the seconds until the request was answered or refused. The last
+column says whether it was answered, refused by closing its connection, or not answered in ANSWER_S seconds. One broker
+gets the requests in turn. A broker that does not answer, or does not serve the bystander, is killed, and the next
+request goes to a new one. Apache Kafka gets the same requests. The run fails if a broker refuses a record of the
+bystander, or if one that answered or refused every request lacks an acknowledged record. ``--from`` begins with the
+first row whose name has TEXT. ``--rows`` takes rows by number, from 1, among those that the other options select:
+``7-`` continues after six rows.
 """
 
 from __future__ import annotations
@@ -146,13 +147,13 @@ def connect(port: int) -> socket.socket:
 
 
 def receive(connection: socket.socket) -> bytes:
-    """Receive one response without its length. Raises EOFError when the broker closes."""
+    """Receive one response; return it without its length. Raises EOFError when the broker closes, and OSError."""
     (size,) = struct.unpack(">i", receive_exactly(connection, 4))
     return receive_exactly(connection, size)
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytes:
-    """Receive ``size`` bytes. Raises EOFError."""
+    """Receive ``size`` bytes. Raises EOFError when the broker closes, and OSError."""
     received = bytearray(size)
     view = memoryview(received)
     while view:
@@ -181,7 +182,10 @@ def prepare(port: int, partitions: int = WIDE_PARTITIONS) -> None:
 
 
 def create(port: int, topics: list[CreatableTopic]) -> None:
-    """Create topics, and wait until the first partition of each answers with its end offset. Raises RuntimeError."""
+    """Create topics, and wait until the first partition of each answers with its end offset.
+
+    Raises RuntimeError if one does not in CREATE_S seconds, EOFError, OSError.
+    """
     with connect(port) as connection:
         connection.settimeout(CREATE_S)
         create = CreateTopicsRequest(topics=topics, timeout_ms=120_000)

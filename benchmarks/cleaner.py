@@ -107,8 +107,9 @@ class LoggingKafka(ApacheKafka):
 
 
 def clean_in_kafka(data: DataSet, made: Path, directory: Path) -> list[dict[str, float]]:
-    """Run Kafka's rounds over copies of the data set; return them in the order they were done. Raises
-    MissingToolError.
+    """Run Kafka's rounds over copies of the data set; return those done in KAFKA_TIMEOUT_S, in their order.
+
+    Raises KafkaException, and what the start and stop of ``ApacheKafka`` raise: MissingToolError and others.
     """
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
@@ -153,7 +154,7 @@ def watch(node: LoggingKafka) -> tuple[list[float], list[CpuTime]]:
 
 
 def read_round_seconds(log: Path) -> list[float]:
-    """Read the seconds of each round from Kafka's log."""
+    """Read the seconds of each round over more than 1 MB from Kafka's log."""
     found = _CLEANED.findall(log.read_text(errors="replace").replace(",", ""))
     return [float(size) / float(rate) for size, rate in found if float(size) > 1]
 

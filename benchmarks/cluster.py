@@ -2,7 +2,8 @@
 
     python -m benchmarks.cluster [--megabytes 200] [--round-trips 1000] [--partitions 1000] [--kinds tidelog,kafka]
 
-Processor times are those of all three brokers, without the controller; wall-clock times depend on what else runs.
+Processor times are those of all three brokers, without the controller; that of the catch-up is the follower's alone.
+Wall-clock times depend on what else runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows of ``benchmarks.cluster``: measurements of one cluster of three brokers.
 
-Processor times are those of all three brokers, without the controller. Each row is a function that returns figures by
-name; ``benchmarks.cluster.BARS`` has the aims of some of them.
+Processor times are those of all three brokers, without the controller; that of the catch-up is the follower's alone.
+Each row is a function that returns figures by name; ``benchmarks.cluster.BARS`` has the aims of some of them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def processor_time(cluster: BrokerCluster) -> CpuTime:
-    """Sum the processor time of all brokers so far."""
+    """Sum the processor time so far of all brokers that run."""
     times = [cpu_time(broker.pid) for broker in cluster.brokers.values() if broker.process is not None]
     return CpuTime(sum(one.user_s for one in times), sum(one.system_s for one in times))
 
@@ -188,7 +188,7 @@ class LogGrowth(Beside):
         super().__init__()
         self._directory = directory
         self._seen = [(time.monotonic(), self._size())]
-        """Times and sizes of the log; the first is the last look before the log grew."""
+        """Times and sizes of the log; the first is the last look before the log grew, or the newest if it has not."""
 
     def _size(self) -> int:
         return sum(path.stat().st_size for path in self._directory.glob("*.log"))

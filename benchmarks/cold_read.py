@@ -30,7 +30,7 @@ from benchmarks.topics import Topics
 MB = 1_000_000
 HOT, COLD = "hot", "cold"
 STEP = 200
-"""Single-record requests between two looks at the clock."""
+"""Single-record requests after which the load looks whether it shall end."""
 WARM_UP_REQUESTS = 20_000
 
 

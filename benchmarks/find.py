@@ -168,7 +168,10 @@ def lag_of(bootstrap: str) -> float:
 
 
 def wait_for_index(bootstrap: str) -> None:
-    """Wait until all records are indexed, so that the next topic has the machine for itself. Raises TimeoutError."""
+    """Wait until all records are indexed, so that the next topic has the machine for itself.
+
+    Raises TimeoutError after CATCH_UP_S.
+    """
     deadline = time.monotonic() + CATCH_UP_S
     while lag_of(bootstrap):
         if time.monotonic() > deadline:

@@ -83,7 +83,7 @@ class Member:
         self.is_synced = False
 
     def join(self) -> None:
-        """Send JoinGroup; the answer comes at the end of the rebalance."""
+        """Send JoinGroup; the answer comes at the end of the rebalance, or at once to a member without an id."""
         self.is_synced, self.waits_for = False, "join"
         request = JoinGroupRequest(
             group_id=self.group_id,

@@ -7,7 +7,7 @@
     latency        librdkafka: one record at a time, from produce() until a consumer in a group has it
     shares         Kafka's own share consumer (ShareConsumerPerformance) reads a log of small records in a share group
     streams        50 members of a streams group share 100 tasks: from the first heartbeat until all are in one
-                   epoch and each task has one owner; then heartbeats that change nothing, 10 in flight a connection
+                   epoch and each has two tasks; then heartbeats that change nothing, 10 in flight a connection
     loading        1,000 groups with 100 offsets each, from the broker's start to the first answered committed offset
 
 Both brokers run without initial rebalance delays (classic and streams groups), without an assignment interval of
@@ -68,7 +68,9 @@ MEMBERS, GROUPS, STREAMS_MEMBERS = 100, 1000, 50
 COMMIT_VERSION, FETCH_VERSION, FIND_VERSION = 7, 5, 2
 CONNECTIONS, IN_FLIGHT = 10, 10
 WARM_UP_COMMITS = 20_000
-"""Commits before the measurement, so that Java has compiled its code as in a broker that has run for days."""
+"""Commits or heartbeats before the measurement of each, so that Java has compiled its code, as in a broker that has run
+for days.
+"""
 RETRIED = {CoordinatorLoadInProgressError.code, CoordinatorNotAvailableError.code, NotCoordinatorError.code}
 RETRY_S = 0.005
 RECORDS_PER_TRANSACTION = 10

@@ -1,8 +1,7 @@
 """Produce and Fetch requests that cause far more work than their size suggests, for ``benchmarks.bystander`` and tests.
 
 One client sends each request while a bystander produces every 10 ms. A row has the configs of the topic it needs, the
-requests that prepare the topic, and the request itself, as frames with their lengths. No client library sends any of
-them.
+requests that prepare the topic, and the request itself, as frames with their lengths.
 """
 
 from __future__ import annotations

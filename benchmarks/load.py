@@ -38,7 +38,7 @@ class Step:
 
     @property
     def achieved(self) -> float:
-        """Answered requests each second, from the first intended time to the last answer."""
+        """Answered requests each second, from the first intended time to the end of the step."""
         return self.result.completed / self.result.seconds
 
     @property

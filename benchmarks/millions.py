@@ -3,7 +3,8 @@
 Each group commits one offset and each transactional id is initialized, by requests to coordinators whose topics are in
 memory. Each producer id has one batch in one log. All times are CPU time. *Loaded* is what a start takes to load them
 all, *expired* what the expiration of all takes, each with the longest turn of the event loop. For producer ids, the
-turn of *loaded* is the whole load. That of *expired* is the longest time under the log's lock, which appends wait for.
+turn of *loaded* is the whole load. Their figures of *expired* are the times under the log's lock, which appends wait
+for: all together, and the longest one.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def transactional_ids(count: int) -> Row:
 
 
 class Held(AbstractContextManager[None]):
-    """A lock that measures how long it is held."""
+    """A stand-in for a lock: it measures the CPU time for which it is held."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -174,7 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200_000)
     count = parser.parse_args().count
-    gc.disable()  # a broker collects between requests (broker/loop/garbage.py), not within a turn
+    gc.disable()  # a broker seldom begins a full collection within a turn (broker/loop/garbage.py)
     print("| | bytes each | made, µs each | loaded, s | longest turn, ms | expired, s | longest turn, ms |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for measure in (groups, transactional_ids, producer_ids):

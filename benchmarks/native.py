@@ -26,7 +26,7 @@ class LoadError(RuntimeError):
 def compile_executable(name: str) -> Path:
     """Compile the executable of ``loadgen/<name>.c``. Several processes may call it at once.
 
-    Raises MissingToolError without a C compiler.
+    Raises MissingToolError without a C compiler, and CalledProcessError or TimeoutExpired if the compiler fails.
     """
     texts = [path.read_bytes() for path in sorted(SOURCES.glob("*.[ch]"))]
     digest = hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
@@ -46,7 +46,7 @@ def compile_executable(name: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """Results of one run of the load client. Fields that a mode does not have are 0."""
+    """Results of one run of the load client. Fields that a mode does not have are 0 or empty."""
 
     seconds: float
     requests: int
@@ -63,7 +63,7 @@ class LoadResult:
 def run_load(mode: str, host: str, port: int, **options: str | float) -> LoadResult:
     """Run the load client to its end. ``options`` are its command-line options, with ``_`` for ``-``.
 
-    Raises LoadError, MissingToolError.
+    Raises LoadError, subprocess.TimeoutExpired after RUN_TIMEOUT_S, and as ``compile_executable``.
     """
     command = [str(compile_executable("loadgen")), mode, "--host", host, "--port", str(port)]
     for name, value in options.items():

@@ -33,7 +33,7 @@ def measure_start(run: Run, contender: Contender) -> dict[str, float]:
 
 
 def measure_memory(run: Run, contender: Contender) -> dict[str, float]:
-    """Measure resident memory after the start, and after 1 GB was produced and fetched."""
+    """Measure resident memory after the start, and after ``memory_bytes`` were produced and fetched."""
     with _fresh(run, contender, "memory") as broker:
         time.sleep(SETTLE_S)
         idle = rss_bytes(broker.pid)
