@@ -15,7 +15,7 @@ STAT_UTIME = 11
 STAT_STIME = 12
 """Fields of /proc/PID/stat counted from the state, the first after the command's name in brackets: proc(5)."""
 TREE_LOOKS = 10
-"""How often the processes of a tree are read if some of them end meanwhile."""
+"""Largest number of attempts to read a tree while none of its processes ends; the last attempt counts anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ def parse_tree_stat(text: str, ticks_per_second: int) -> tuple[int, float]:
 def tree_cpu_s(root: int) -> float:
     """Sum the processor time in seconds of a process and of all that descend from it.
 
-    A process that ends meanwhile may have been read neither itself nor with its parent, or with both: then all are read
-    again, up to TREE_LOOKS times.
+    The time of a process that ends meanwhile may be missing, or be counted twice: as its own and in its parent's. All
+    are read again then, up to TREE_LOOKS times.
     """
     for _ in range(TREE_LOOKS):
         before, found = read_tree(root), read_tree(root)

@@ -121,7 +121,7 @@ class Client:
             try:
                 sent = os.sendfile(sock.fileno(), state.file, start, count)
             except BlockingIOError:
-                time.sleep(0.0001)  # does not happen: the client's socket buffer is larger than a response
+                time.sleep(0.0001)  # the socket's buffers are full: rare, because a response has only 1 MiB
                 continue
             start, count = start + sent, count - sent
         sock.send(bytes(3))

@@ -79,7 +79,7 @@ def recover(directory: Path, *, is_compiled: bool) -> tuple[float, float]:
 
 
 def recover_in_kafka(made: Path, directory: Path) -> float:
-    """Return the seconds that Apache Kafka logs for loading the same segment after a kill, in one cold round."""
+    """Return the seconds that Apache Kafka logs for loading the same segment after a kill, once in a new JVM."""
     kafka = ApacheKafka(directory)
     with kafka:
         Topics(kafka.bootstrap).create(PARTITION.topic, 1)

@@ -19,7 +19,7 @@ RESULTS_TITLE = "# Results\n"
 
 @dataclass(slots=True)
 class Results:
-    """Every value measured: row, metric, contender -> one value a round."""
+    """Every value measured: row, metric, contender -> one value for each round or pair that did not fail."""
 
     values: dict[tuple[str, str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     failures: list[str] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Results:
             self.values[row, metric, contender].append(value)
 
     def median(self, row: str, metric: str, contender: str) -> float | None:
-        """Compute the median of the rounds, None where the contender did not take part."""
+        """Compute the median of the values, None if there are none."""
         values = self.values.get((row, metric, contender))
         return statistics.median(values) if values else None
 

@@ -1,3 +1,3 @@
-"""Brokers as processes of the benchmarks: Tidelog, Apache Kafka, clusters of either, the floor, Spark; and Kafka's
-jars.
+"""Processes for the benchmarks: Tidelog, Apache Kafka, the floor, clusters of brokers, Spark; and the jars of Kafka and
+of Spark's Kafka source.
 """

@@ -121,7 +121,7 @@ class ApacheKafka(BrokerProcess):
         }
 
     def format(self) -> None:
-        """Write server.properties, and format the data directory if it is new. Raises RuntimeError."""
+        """Write server.properties, and format the data directory if it is new. Raises as `format_data_directory`."""
         self.write_properties()
         if not (self.data_directory / META_PROPERTIES).exists():
             self.format_data_directory()
@@ -133,20 +133,21 @@ class ApacheKafka(BrokerProcess):
         self._properties_path.write_text("\n".join(lines) + "\n")
 
     def format_data_directory(self) -> None:
-        """Run StorageTool on the new directory. Raises RuntimeError."""
+        """Run StorageTool on the new directory. Raises RuntimeError if it fails, and as `run_tool`."""
         arguments = ["format", "-t", CLUSTER_ID, "-c", str(self._properties_path)]
         done = run_tool(STORAGE_TOOL, arguments, version=self.version, options=self.tool_options)
         if done.returncode != 0:
             raise RuntimeError(f"could not format {self.data_directory}:\n{(done.stdout + done.stderr)[-2000:]}")
 
     def start(self) -> Self:
-        """Format a new data directory, start, and wait for the first answer. Raises BrokerError, MissingToolError, and
-        RuntimeError if the directory cannot be formatted."""
+        """Format a new data directory, start, and wait for the first answer. Raises BrokerError, and as
+        `format_data_directory`.
+        """
         self.format()
         return super().start()
 
     def command(self) -> list[str]:
-        """Return the JVM's command line; the comparison fixes its heap."""
+        """Return the JVM's command line, with the heap of ``java_options``. Raises as `kafka_jars.resolve`."""
         return [*java_command(self.version, self.java_options), "kafka.Kafka", str(self._properties_path)]
 
     def wait_until_ready(self, deadline: float) -> None:

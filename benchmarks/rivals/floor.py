@@ -17,7 +17,7 @@ class Floor(BrokerProcess):
         super().__init__(directory, free_port())
 
     def command(self) -> list[str]:
-        """Return the command line with port and data file."""
+        """Return the command line with port and data file. Raises as `compile_executable`."""
         return [str(compile_executable("floor")), str(self.port), str(self.directory / "records")]
 
     def wait_until_ready(self, deadline: float) -> None:

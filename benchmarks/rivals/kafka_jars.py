@@ -1,7 +1,7 @@
 """Jars of Apache Kafka, fetched once by Maven and kept below ``build/kafka``; other jars have directories of their own.
 
-A small POM is written per set of jars, ``mvn dependency:copy-dependencies`` copies the jars and all their dependencies
-into ``jars/``, and the marker ``complete`` is written last. A directory without the marker is built again, because a
+A small POM is written per set of jars, ``mvn dependency:copy-dependencies`` copies the jars and their dependencies into
+``jars/``, and the marker ``complete`` is written last. A directory without the marker is built again, because a
 killed Maven may have left it incomplete. A file lock makes parallel callers (pytest-xdist, a benchmark beside a test
 run) wait for one download. ``python -m benchmarks.rivals.kafka_jars`` fetches all of Kafka's jars that tests use in one
 run of Maven, which saves a dozen starts.
@@ -94,7 +94,7 @@ def build_lock(directory: Path) -> Iterator[None]:
 
 
 class JarSet(NamedTuple):
-    """Artifacts whose jars, with all their dependencies, are kept in one directory."""
+    """Artifacts whose jars are kept in one directory, with the dependencies of those that are not ``bare``."""
 
     name: str
     artifacts: tuple[Artifact, ...]

@@ -97,7 +97,7 @@ class BrokerProcess:
         return self.process.pid
 
     def start(self) -> Self:
-        """Start the process and wait until it answers. Raises BrokerError."""
+        """Start the process and wait until it answers. Raises BrokerError, OSError, and as `command`."""
         self.directory.mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
         with self.log_path.open("ab") as output:

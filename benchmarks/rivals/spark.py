@@ -88,7 +88,9 @@ class SessionPlan:
 
 
 def start_session(plan: SessionPlan) -> SparkSession:
-    """Start a session with a JVM of its own; a process can have one at a time. Raises as `require_java`."""
+    """Start a session. A process can have one at a time, and all run in the JVM that the first one starts. Raises as
+    `require_java`.
+    """
     from pyspark.sql import SparkSession
 
     require_java()
