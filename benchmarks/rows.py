@@ -67,7 +67,7 @@ class Scale:
     warm_up_bytes: int
     """Bytes that are produced to each long-lived broker before the first row; half as many are fetched."""
     warm_up_requests: int
-    """Small requests that each long-lived broker gets before the first row."""
+    """Small requests that each long-lived broker gets before the first row; then a tenth as many, one at a time."""
     page_cache_bytes: int
     """Bytes of a file that is written before any broker starts: a page's first use in the page cache takes longer."""
     memory_bytes: int

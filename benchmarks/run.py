@@ -4,9 +4,10 @@ Order of a run: the page cache is warmed up, the long-lived brokers are started 
 in several rounds. In each round the contenders take turns, and another one is first. Medians of the rounds go to the
 table.
 
-    python -m benchmarks.run [--quick] [--only ROW ...] [--section NAME ...] [--rival kafka|none] [--save]
+    python -m benchmarks.run [--quick] [--only ROW]... [--section NAME]... [--rival kafka|none] [--save]
 
-A measurement that fails is noted in the results, and the run goes on; a process that several rows share is restarted.
+If a broker, a client or the system fails in a measurement, the results note it, and the run goes on; a process that
+several rows share is restarted.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Bench:
             print(f"{row.name} [{len(ratios)} pairs] quartiles {quarters} times the floor", flush=True)
 
     def attempt(self, row: Row, run: Run, contender: Contender) -> dict[str, float]:
-        """Measure once; when that fails, return no figures and note the failure."""
+        """Measure once; when a broker, a client or the system fails, return no figures and note the failure."""
         try:
             return row.measure(run, contender)
         except (BrokerError, LoadError, KafkaException, OSError, subprocess.TimeoutExpired) as error:
@@ -172,7 +173,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def save(rows: Sequence[Row], results: Results, tables: str, note: str) -> None:
-    """Put tables and plot on top of RESULTS.md, and all values into ``results``."""
+    """Put tables and plot on top of RESULTS.md, and all values into the folder ``results``."""
     now = datetime.datetime.now(datetime.UTC)
     name = f"{now:%Y%m%d-%H%M}"
     body = f"Commit {machine.commit()}. {machine.describe()}. Apache Kafka {KAFKA_4}. {note}\n\n{tables}"

@@ -24,7 +24,7 @@ def add_save(parser: argparse.ArgumentParser) -> None:
 
 
 def command_of(module: str, options: Sequence[str] | None = None) -> str:
-    """Return the command that repeats this run of a benchmark: ``options`` (those of this process) without --save."""
+    """Return the command that repeats a benchmark with ``options`` (default: this process's), without --save."""
     given = sys.argv[1:] if options is None else options
     return shlex.join(["python", "-m", f"benchmarks.{module}", *(one for one in given if one != "--save")])
 

@@ -98,7 +98,7 @@ def use_pages(path: Path, size: int) -> None:
 def adopt(file: StagedFile, target: Path, *, check: bool) -> None:
     """Write the staged batches with offsets into one file, the least work of a broker that adopts them.
 
-    Raises ValueError for a batch with a wrong CRC if ``check`` is set.
+    Raises ValueError for a batch with a wrong CRC if ``check`` is set, StagingError if the staged file cannot be read.
     """
     next_offset = 0
     with target.open("wb", buffering=0) as log:

@@ -1,7 +1,8 @@
 """The measurements of ``benchmarks.spark``: queries through each source and sink, jobs, look-ups, ListOffsets.
 
 Each figure is the difference of two readings of the clock and of /proc: wall time, the processor time of Spark (the
-driver, the JVM and the Python workers below it) and of the broker. Queries of a source end in Spark's ``noop`` sink.
+driver, the JVM and the Python workers below it) and of the broker. The queries of ``read_all`` end in Spark's ``noop``
+sink.
 """
 
 from __future__ import annotations

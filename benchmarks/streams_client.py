@@ -1,4 +1,4 @@
-"""Members of one streams group as a load: a connection each, heartbeats one after the other, without a client library.
+"""Members of one streams group as a load: a connection each, without a client library.
 
 Each member takes and gives back tasks at once when the coordinator says so. ``wait_until_settled`` sends rounds of
 heartbeats until each task has one owner and all members are in one epoch; ``heartbeats`` measures a settled group.
@@ -98,7 +98,9 @@ def is_settled(members: list[TaskMember], tasks: int) -> bool:
 
 
 def heartbeats(members: list[TaskMember], count: int) -> float:
-    """Send ``count`` unchanged heartbeats, IN_FLIGHT on each connection; return the seconds."""
+    """Send ``count`` unchanged heartbeats, IN_FLIGHT at a time on each connection; return the seconds. ``count`` is a
+    multiple of IN_FLIGHT times the members.
+    """
     frames = [member.idle_frame() for member in members]
     began = time.perf_counter()
     for member, frame in zip(members, frames, strict=True):

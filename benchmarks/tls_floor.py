@@ -26,7 +26,7 @@ CHUNK_BYTES = 64 * 1024
 RECEIVE_BYTES = 256 * 1024
 FILE_BYTES = 64 * 1024 * 1024
 RECORDS = {"large records": [CHUNK_BYTES], "librdkafka's records": [1_000, 1_000, 10, 10, 16_384]}
-"""Writes of a producer. librdkafka sends each of its buffers as a record of its own."""
+"""Sizes in bytes of a producer's writes. librdkafka sends each of its buffers as a TLS record of its own."""
 
 
 def connect(port: int, authority: str | None) -> socket.socket:
