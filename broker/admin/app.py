@@ -1,14 +1,14 @@
 """The admin interface's pages, on aiohttp. Imported with the first connection (``tidelog.broker.admin.listener``).
 
 GET  /healthz                      200 while the process answers
-GET  /readyz                       200 when every log directory works and has free space and no log is refused (because
-                                   it cannot be loaded), else 503 with the reasons; if logins are configured, only users
-                                   who log in get the reasons
+GET  /readyz                       200 when every log directory works and is neither full nor read-only, and no log is
+                                   refused (it cannot be loaded) or out of service, else 503 with the reasons; if logins
+                                   are configured, only users who log in get the reasons
 GET  /metrics                      Prometheus text; ?internal=1 adds internal topics
 GET  /compaction                   JSON: state of every compacted partition
 POST /compaction/TOPIC             clean its partitions now; JSON of the results when done
      ?dry_run=1 changes no log, ?wait=0 answers 202 at once
-POST /logs/retry                   load every refused log again; JSON of those still refused
+POST /logs/retry                   load every refused log again; JSON of those still refused or out of service
 GET  /topics/TOPIC/records         records by key, tag and time (``tidelog.broker.admin.find``)
 GET  /console                      pages for people (``tidelog.console``)
 """
@@ -141,7 +141,7 @@ async def readyz(request: web.Request) -> web.Response:
 
 
 def failures_of(manager: LogManager) -> list[str]:
-    """Return the reasons why logs cannot be served, a line each. Any thread: it takes time for each refused log."""
+    """Return the reasons why logs cannot be served, a line each. Any thread: it takes time for each log."""
     reasons = [(d.path, d.state.failure or d.state.shortage) for d in manager.directories]
     failures = [f"{path}: {reason}" for path, reason in reasons if reason is not None]
     return failures + [f"{partition} is refused: {reason}" for partition, reason in manager.refused.items()]
@@ -177,7 +177,7 @@ def to_json_value(value: Any) -> Any:
 
 
 async def compaction(request: web.Request) -> web.Response:
-    """Answer with the state of every compacted partition."""
+    """Answer with the state of every compacted partition whose topic the sender may know."""
     broker = request.app[BROKER]
     cleaner_of(broker)  # starts the cleaner if it is not running
     found = await broker.loop.run_in_executor(None, statuses, broker)
@@ -230,7 +230,7 @@ async def retry_logs(request: web.Request) -> web.Response:
 
 
 def try_refused_again(manager: LogManager) -> str:
-    """Load the refused logs again, and return JSON of those that are still refused. In a worker."""
+    """Load the refused logs again, and return JSON of those still refused or out of service. In a worker."""
     manager.room.try_refused_again()
     return json.dumps(
         [{**to_json_value(partition), "error": str(error)} for partition, error in manager.refused.items()]
