@@ -48,7 +48,7 @@ class Entrance:
         self._opening = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes of the pages, which are all GET."""
+        """Return the routes of the pages, which answer GET and HEAD."""
         return [
             *(web.get(path, go_to_console) for path in TO_CONSOLE),
             *(web.get(path, self._answer) for path in CONSOLE_NEEDS),

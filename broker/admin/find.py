@@ -11,7 +11,7 @@ wait=true         answer once everything acknowledged so far is in the index
 200  {"records": [{"partition", "offset", "timestamp", "key", "value", "headers": [[name, value], ...]}, ...],
       "next": "0:4711" or null, "lag": records not indexed yet}
 400 malformed request   403 READ was revoked meanwhile   404 no such topic   409 no such index
-503 the index is behind (wait=true), or a log cannot be read
+503 the index is behind (wait=true), a log cannot be read, or this broker has no replica of a partition
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def take(records: Iterator[FoundRecord], as_base64: bool) -> bytes:
 
 
 def parse_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> FindRequest:
-    """Parse the parameters of a URL. Raises ValueError, InvalidRequestError."""
+    """Parse the parameters of a URL. Raises ValueError."""
     if parameters.get("format", "text") not in ("text", "base64"):
         raise ValueError(f"format is {parameters['format']!r}: expected text or base64")
     isolation = parameters.get("isolation", _ISOLATIONS[0])

@@ -1,12 +1,13 @@
-"""Checks of admin requests, made before any page sees them.
+"""Checks of requests to an HTTP interface, made before any page sees them.
 
 A request must be meant for this broker, must not come from another site's web page, must be small, and must arrive in
 time. If logins are configured (``tidelog.broker.admin.login.logins``), it must identify its sender, who must be allowed
 to make it. The permission is checked last: it may be revoked while the body arrives, which may take ten seconds.
 
 A web page in an operator's browser can send requests to this broker, and read the answers by DNS rebinding. But the
-page cannot choose the ``Host`` and ``Origin`` that the browser sends. Programs such as curl send no ``Origin`` and no
-``Sec-Fetch-Site``: their requests pass these checks.
+page cannot choose the ``Host``, ``Origin`` and ``Sec-Fetch-Site`` that the browser sends. A GET without ``Origin``, as
+of a link, may come from another site: the page there cannot read the answer. Programs such as curl send no ``Origin``
+and no ``Sec-Fetch-Site``: of the three, only their ``Host`` is checked.
 """
 
 from __future__ import annotations

@@ -86,7 +86,8 @@ def check_bearer(config: BrokerConfig) -> None:
 
 
 def check_access(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> Mapping[str, str]:
-    """Return the TLS configuration of an interface. Raises ConfigError if the configured logins cannot work."""
+    """Return the TLS configuration of an interface. Raises ConfigError if its logins are configured wrongly, or need
+    TLS that is not configured."""
     if not config.get_str(listener):
         return {}
     given, methods = config.get_list(ADMIN_AUTHENTICATION), methods_of(config, listener)

@@ -33,7 +33,8 @@ from tidelog.broker.security.tls.principal_rules import NoRuleMatchesError
 from tidelog.broker.security.tls.subject_names import MalformedCertificateError
 
 FAILED_DELAY_MS = 100
-"""Delay of the answer to a failed login; after many from one address, the delay doubles with each."""
+"""Delay of the answer to a failed login; after many from one address, the delay doubles with each, up to five
+seconds."""
 _CHALLENGES = {BASIC: 'Basic realm="tidelog", charset="UTF-8"', BEARER: "Bearer"}
 
 

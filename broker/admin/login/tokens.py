@@ -2,9 +2,9 @@
 
     SHA-256 of the token, hexadecimal   user   read|write   seconds since 1970
 
-One token per line; words are separated by spaces, ``#`` begins a comment. The token itself is 32 random bytes, known
-only to its bearer. The file is read again when it has changed. That may wait for the disk, so a token is never looked
-up on the loop.
+One token per line; words are separated by spaces, ``#`` begins a comment. The user is percent-encoded. The token itself
+is 32 random bytes, known only to its bearer. The file is read again when it has changed. That may wait for the disk, so
+a token is never looked up on the loop.
 """
 
 from __future__ import annotations
