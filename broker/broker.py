@@ -66,11 +66,11 @@ class Broker:
     node_id: int
     cluster_id: str
     locks: list[OpenFile]
-    """The data directories' locks, held until the process ends."""
+    """The data directories' locks, held until the process ends; only the laboratory closes them after a stop."""
     services: LateServices
     """Services that are built when they are first needed: coordinators, cleaner, indexing, quotas and others."""
     imports: LateImports
-    """Modules that are imported with the first request that needs them."""
+    """Modules that are imported when a request or a late service first needs them."""
     late_lines: LateLines
     """Writes the audit lines that no request waits for."""
     authorizer: Authorizer | None = None

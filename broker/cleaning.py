@@ -214,8 +214,8 @@ def forget_deleted(broker: Broker, partition: TopicPartition) -> None:
 
 
 def forget_quietly(manager: LogCleanerManager, partition: TopicPartition, directories: list[str]) -> None:
-    """Remove the cleaner's checkpoint of a partition. An error of a directory that is offline or full is only logged:
-    the next save of the file leaves the entry out.
+    """Remove the cleaner's checkpoint of a partition. An error of a directory that is offline or full is only logged.
+    If the write failed, the next save of the file leaves the entry out.
     """
     try:
         manager.forget(partition, directories)

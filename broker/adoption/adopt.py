@@ -5,7 +5,7 @@ and adds all topics at once, or none.
     .adopting/journal        names of the directories that are about to be moved
     <partition>/             moved into the data directory
     checkpoints, meta.properties
-    __cluster_metadata-0     one commit of all topics, configs, quotas, users, ACLs, tokens, producer ids: topics exist
+    __cluster_metadata-0     one commit adds all topics, configs, quotas, users, ACLs, tokens, and the next producer id
     .kafka_cleanshutdown     written unless the target had logs that were not closed cleanly; ``.adopting`` is removed
 
 After a kill at any point the data directory has none of the topics, or all. The next run removes ``.adopting``, and the
@@ -148,8 +148,8 @@ class Adoption:
         return controller
 
     def _finish(self, *, was_clean: bool) -> None:
-        """Write the clean-shutdown marker and remove the staging directory. A failure is only reported: the next start
-        then recovers every log, and the next run removes the directory."""
+        """Write the clean-shutdown marker and remove the staging directory. A failure is only reported: without
+        the marker the next start recovers every log, and the next run removes the directory."""
         try:
             if was_clean:
                 write_clean_shutdown(self._file_system, self._options.target, 0)

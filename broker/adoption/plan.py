@@ -12,7 +12,8 @@ A source is one entry of Kafka's ``log.dirs``; all entries of a broker are given
 5. the target's disk has enough free space.
 
 A topic whose configs are unknown gets unlimited retention, so that nothing is deleted before its owner decides. If the
-source's cleaner has cleaned it, its cleanup policy is ``compact``.
+source's cleaner has cleaned it, its cleanup policy is ``compact``. The topics of group offsets and of transactions get
+their usual configs instead.
 """
 
 from __future__ import annotations
@@ -372,7 +373,7 @@ class Planner:
         if self._plan.size_bytes + SPARE_BYTES > usable:
             self._add_problem(
                 f"{self._options.target} has {usable:,} bytes of free space, but {self._plan.size_bytes:,} would be "
-                "copied; --link needs no space if source and target are on one file system"
+                "copied; --link copies only files that may change, if source and target are on one file system"
             )
 
     def _note_what_is_left_out(self) -> None:

@@ -94,7 +94,8 @@ class SourcePartition:
 
 @dataclass(slots=True)
 class SourceListing:
-    """The partitions of one source. ``others`` has its other directories: path -> reason why it is left out."""
+    """The partitions of one source. ``others`` has its other directories, except the metadata log's: path -> reason why
+    it is left out."""
 
     clean: bool
     partitions: list[SourcePartition] = field(default_factory=list)
@@ -144,8 +145,8 @@ def list_source(file_system: FileSystem, source: str) -> SourceListing:
 
 
 def check_partition(file_system: FileSystem, partition: SourcePartition) -> tuple[list[Finding], list[Finding]]:
-    """Return two lists: damage that is repaired, and damage that forbids the adoption. Sets ``omit``. Raises
-    KafkaStorageError."""
+    """Return two lists: damaged indices and snapshots, which are rebuilt, and damage that forbids the adoption. Sets
+    ``omit``. Raises KafkaStorageError."""
     if irregular := _irregular_files(file_system, partition.directory):
         return [], irregular
     first_recovered = partition.first_recovered()

@@ -1,7 +1,8 @@
 """State of one follower, as its leader knows it from the follower's fetches.
 
-A follower is caught up if it had all the leader's records at some moment of the last ``replica.lag.time.max.ms``. That
-moment is the time of its last fetch, or of the fetch before.
+A follower is caught up if it had all the leader's records at some moment of the last ``replica.lag.time.max.ms``. A
+fetch from the leader's log end shows this for the time of the fetch. A fetch from where the leader's log ended at the
+fetch before shows it for the time of that earlier fetch.
 
 Sans-io; times in ms are passed in. Source: Replica and ReplicaState of Kafka 4.3.
 """
@@ -12,7 +13,7 @@ UNKNOWN = -1
 """Value of an offset or broker epoch that no fetch has carried yet."""
 
 NEVER = float("-inf")
-"""``caught_up_ms`` of a follower that is outside the ISR and has not fetched yet."""
+"""``caught_up_ms`` of a follower that nothing shows to have been caught up: neither the ISR nor its fetches."""
 
 
 class FollowerState:

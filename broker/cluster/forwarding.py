@@ -3,7 +3,7 @@
     build_envelope -> Envelope to the active controller -> take_answer: the client's response, an error, or again later
                                                         -> take_failure: again later; an error after TIMEOUT_MS
 
-The controller checks the rights of the client, not of the broker. Sans-io, not thread-safe.
+The controller checks the rights of the client; the broker itself needs only ClusterAction. Sans-io, not thread-safe.
 
 Source: ForwardingManager and EnvelopeUtils of Kafka 4.3.
 """
@@ -44,7 +44,8 @@ FORWARDED = frozenset(
 )
 """APIs that the active controller answers. A request that changes only levels of loggers is not forwarded."""
 TIMEOUT_MS = 30_000.0
-"""Time in ms for a controller to answer: the default of ``request.timeout.ms``, which Kafka's clients have as well."""
+"""Time in ms after a request's arrival from which a failure ends it: the default of ``request.timeout.ms``, which
+Kafka's clients have as well."""
 FIRST_BACKOFF_MS = 50.0
 MAX_BACKOFF_MS = 1000.0
 _PRINCIPAL_VERSION = struct.pack(">h", 0)

@@ -12,7 +12,7 @@ Stages of a partition::
     FETCHING --OFFSET_OUT_OF_RANGE--> LATEST --end >= ours--> EARLIEST --start <= ours--> FETCHING, after a pause
                                       LATEST --end < ours--> APPLYING (TruncateTo)
                                                               EARLIEST --start > ours--> APPLYING (StartAt)
-    APPLYING --fail--> FAILED, until another leader epoch
+    APPLYING --fail--> FAILED, until another leader epoch, or until it is dropped and set again
 
 ``end`` and ``start`` are those of the leader's log; ``ours`` is the end of this broker's log. An answer counts for a
 partition only if the partition's offsets and epochs are still those of the request. A follower truncates to the end of
@@ -173,7 +173,9 @@ class LeaderFetcher:
             self._delay(key, partition, now_ms)
 
     def fail(self, key: FetchKey, leader_epoch: int) -> None:
-        """Stop fetching a partition whose log refused the work, until its leader epoch changes."""
+        """Stop fetching a partition whose log is out of service, or whose work ended with an unexpected error. It is
+        fetched again in another leader epoch, or if ``set_partitions`` drops it and names it again later.
+        """
         partition = self._finish_work(key, leader_epoch)
         if partition is not None:
             partition.stage = Stage.FAILED
