@@ -42,8 +42,10 @@ REPLICATION_FACTOR = "default.replication.factor"
 def check_is_alone(config: BrokerConfig, file_system: FileSystem) -> LoadedMetadata | None:
     """Return the content of the metadata log in the first directory, None if there is none.
 
-    Raises StartError if the configuration or a data directory names other nodes of the cluster, or if the metadata have
-    something that this broker does not serve; ConfigError for replicas that only other nodes could have.
+    Raises StartError if the configuration or a data directory shows other nodes of the cluster, or if ``log.dirs``
+    lacks a directory that has partitions. Raises StartError also if the metadata log is not in the first directory,
+    cannot be read, or has something that this broker does not serve. Raises ConfigError for a
+    ``default.replication.factor`` above 1.
     """
     check_configured_roles(config)
     check_metadata_directory(config)
@@ -67,8 +69,8 @@ def is_member(config: BrokerConfig) -> bool:
 
 
 def check_configured_roles(config: BrokerConfig) -> None:
-    """Raise StartError unless the configuration makes this node broker and controller, and the only voter. Raise
-    ConfigError for a replication factor that needs other nodes.
+    """Raise StartError if ``process.roles`` is set, but not to broker and controller, or if a voter is another node.
+    Raise ConfigError for a replication factor that needs other nodes.
     """
     factor = config.get_int(REPLICATION_FACTOR)
     if factor > 1:

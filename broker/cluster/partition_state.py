@@ -1,13 +1,15 @@
 """Leader's state of one partition with several replicas, in one leader epoch: followers, ISR, high watermark.
 
     fetch of a follower   updates the follower's state, then the high watermark
-    high watermark        smallest log end of this replica, the maximal ISR, and followers about to join it;
-                          never falls; does not move while the ISR is smaller than min.insync.replicas (KIP-966)
+    high watermark        smallest of ``committed_end`` and the log ends of followers in the maximal ISR or about to
+                          join it; never falls; does not move while the ISR is smaller than min.insync.replicas
+                          (KIP-966)
     maximal ISR           the committed ISR and the members of the one proposal that may be pending: a follower that
                           is to join counts at once, one that is to leave until the controller has committed that
                           (KIP-497)
-    image                 ignored unless it has this leader epoch and a newer partition epoch; a follower that it
-                          removes from the ISR counts only once it fetches again: its log directory may have failed
+    image                 its brokers are taken over; its state of the partition is ignored unless it has this leader
+                          epoch and a newer partition epoch; a follower that the image removes from the ISR counts
+                          only after its next fetch: its log directory may have failed
     answer                ignored unless its proposal is still pending
 
 Invariants: the maximal ISR contains each ISR that the controller may have committed; each of its members has all
@@ -57,7 +59,7 @@ OVERTAKEN = frozenset(
 
 
 class IsrMember(NamedTuple):
-    """One proposed member. A follower's broker epoch is that of its last fetch, -1 before the first one (KIP-903)."""
+    """One proposed member. A follower's broker epoch is that of its last fetch; -1: not known (KIP-903)."""
 
     broker_id: int
     broker_epoch: int
@@ -223,7 +225,9 @@ class LeaderState:
         return self._advance(now_ms)
 
     def take_image(self, state: PartitionState, brokers: Brokers, now_ms: float) -> bool:
-        """Take over the partition's state from a newer image, if it is of this leader epoch."""
+        """Take over the brokers of a newer image. Take over its state of the partition, if that has this leader epoch
+        and a newer partition epoch.
+        """
         self._brokers = brokers
         if state.leader_epoch == self._leader_epoch and state.partition_epoch > self._partition_epoch:
             self._count(state.isr)

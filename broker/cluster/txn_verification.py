@@ -4,7 +4,7 @@
             partition removes the guard
     settle  notes the answer in the guard. It has no effect if the guard was removed meanwhile: a late batch must not
             begin a transaction again that a marker has ended
-    check   is called before each append of a transaction whose coordinator is another broker; a guard that allows the
+    check   is called before an append of a transaction whose coordinator is another broker; a guard that allows the
             append stays until the marker comes
 
 Sans-io; loop thread only. Source: AddPartitionsToTxnManager and VerificationStateEntry of Kafka 4.3.

@@ -68,8 +68,8 @@ _LONGEST_KEY = 100
 CLUSTER_ID_VARIABLE = "CLUSTER_ID"  # the one variable of Apache's image that has no prefix
 FILES_VARIABLE = "TIDELOG_CONFIG_FILES"
 """Environment variable with paths of properties files, separated by colons; all other sources win over them, and
-missing files are skipped. A container image sets its defaults this way, so that a user's own settings win and the
-health check reads the same.
+missing files are skipped. A container image sets its defaults this way: a user's own settings win over them, and the
+image's health check, ``tidelog ping``, reads them, too.
 """
 SERVED_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PLAIN_PROTOCOLS = frozenset({"PLAINTEXT", "SASL_PLAINTEXT"})

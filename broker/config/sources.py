@@ -37,7 +37,7 @@ _SPACE = " \t\f"
 
 
 class PropertiesError(ValueError):
-    """A malformed text; the message names it."""
+    """A malformed text; the message says what is wrong."""
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -40,15 +40,15 @@ class MetadataPosition(NamedTuple):
 
 
 NOWHERE = MetadataPosition(-1, -1)
-"""The position of a broker that has not been in a cluster."""
+"""The position of a broker that has acted upon no metadata, or whose position is not known."""
 
 
 class KnownRecord:
     """The search for the record at a known position. Comparisons raise MetadataLostError if there is another record.
 
-    Committed batches are compared while they are replayed. When the replay begins with a snapshot newer than the
-    record, ``passed_by`` is set, and the observer has to fetch at the record's own offset. The answer may be a snapshot
-    that is at least as new as the record. That is not a loss: every quorum deletes its log up to a snapshot.
+    Committed batches are compared while they are replayed. When the replay begins with a snapshot that is at least as
+    new as the record, ``passed_by`` is set, and the observer has to fetch at the record's own offset. The answer may be
+    such a snapshot again. That is not a loss: every quorum deletes its log up to a snapshot.
     """
 
     __slots__ = ("_position", "passed_by")
@@ -74,7 +74,7 @@ class KnownRecord:
         self.end()
 
     def compare_snapshot(self, snapshot: SnapshotId) -> None:
-        """Compare the snapshot that a replay begins with."""
+        """Compare a snapshot that the leader has. If it is at least as new as the record, set ``passed_by``."""
         epoch, offset, _ = self._position
         if offset < 0 or snapshot.end_offset <= offset:
             return

@@ -5,9 +5,9 @@ One request is in flight at a time::
     question = observer.next_question()          # send question.request to question.address, from not_before_ms on
     published = observer.take_answer(response, now_ms)        # or observer.take_failure(reason, now_ms)
 
-Fetch finds the leader: any controller's answer names leader, epoch and endpoint. Only records below the high watermark
-are replayed. A snapshot replaces the image, and is published as its difference from the image before. Sans-io, not
-thread-safe.
+Fetch finds the leader: each answer names the leader, epoch and endpoint that the controller knows. Only records below
+the high watermark are replayed. A snapshot replaces the image, and is published as its difference from the image
+before. Sans-io, not thread-safe.
 
 Source: KafkaRaftClient and RaftUtil of Kafka 4.3; KIP-595, KIP-630, KIP-853, KIP-1166.
 """
@@ -87,7 +87,7 @@ class Observer:
         self.is_caught_up = False
         """True if the leader's last answer showed that the image has all committed records."""
         self.last_failure = ""
-        """The reason why the last request failed, as text for log lines; empty after one that succeeded."""
+        """The reason why the last request failed, as text for error messages; empty after one that succeeded."""
         self._config = config
         self._replay = MetadataReplay()
         self._tail = MetadataTail(FetchPosition(0, 0))
@@ -126,11 +126,11 @@ class Observer:
         passed_by = self._known.passed_by
         if passed_by is None:
             return self._fetch_request(self._tail.end)
-        self._is_looking_back = True  # for an epoch older than its snapshot's, a leader answers with the snapshot only
+        self._is_looking_back = True  # a leader answers an epoch older than its snapshot's with the snapshot only
         return self._fetch_request(FetchPosition(self._known.offset, passed_by.epoch))
 
     def take_failure(self, reason: str, now_ms: float) -> None:
-        """Note that a request brought no usable answer; the next one goes to another controller, later."""
+        """Note that a request brought no usable answer. After a pause, the next bootstrap address is asked."""
         self.last_failure = reason
         self.is_caught_up = False
         self.quorum.lose_leader()
@@ -142,8 +142,9 @@ class Observer:
     ) -> PublishedImage | None:
         """Take the answer to the last question; return the new image, if the answer leads to one.
 
-        Raises ObserverError if the controller refuses this observer, and MetadataLostError. Records that cannot be
-        replayed raise CorruptMessageError, or UnsupportedVersionError if a newer Kafka wrote them.
+        Raises ObserverError if the controller refuses this observer, and MetadataLostError. Committed records that
+        cannot be replayed raise CorruptMessageError, UnsupportedVersionError if a newer Kafka wrote them, or what
+        ``RecordBatch.records`` raises. A damaged answer raises no CorruptMessageError: it counts as a failed request.
         """
         partition = self._good_partition(response, now_ms)
         if partition is None:
@@ -229,7 +230,7 @@ class Observer:
         return True
 
     def _take_known(self, partition: fetch.PartitionData) -> None:
-        """Compare the leader's record at the known position. Raises MetadataLostError."""
+        """Compare the leader's record at the known position. Raises MetadataLostError, CorruptMessageError."""
         snapshot = partition.snapshot_id
         if snapshot.epoch >= 0:
             self._known.compare_snapshot(SnapshotId(snapshot.end_offset, snapshot.epoch))

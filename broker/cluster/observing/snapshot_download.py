@@ -32,7 +32,8 @@ class SnapshotDownload:
     def take_piece(self, position: int, piece: Buffer, size: int) -> SnapshotContent | None:
         """Add a piece of a file of ``size`` bytes; return the snapshot's content when it is complete.
 
-        Raises CorruptMessageError (a piece that does not follow, or a damaged snapshot), UnsupportedVersionError.
+        Raises CorruptMessageError for a piece that does not follow, and what ``complete_batches`` and ``read_snapshot``
+        raise.
         """
         if position != self.position or not piece or position + len(piece) > size:
             raise CorruptMessageError(

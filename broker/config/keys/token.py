@@ -42,6 +42,6 @@ TOKEN_KEYS = (
         HOUR_MS,
         between(1),
         Importance.LOW,
-        "How often expired tokens are removed.",
+        "How often a lone node removes expired tokens; in a cluster the controllers remove them.",
     ),
 )

@@ -27,7 +27,7 @@ from tidelog.protocol.errors import InvalidRequestError, PolicyViolationError
 from tidelog.protocol.metadata_records.records import RemoveAccessControlEntryRecord
 
 MAX_ACLS = 100_000
-"""Largest number of ACLs in all: ten times what Kafka's guides call many. They add half a second to a start."""
+"""Largest number of ACLs in all. That many add half a second to a start."""
 MAX_CHANGED = 10_000
 """Largest number of ACLs that one request creates or deletes, as in Kafka (MAX_RECORDS_PER_USER_OP)."""
 MAX_NAME = 4_096
@@ -85,7 +85,7 @@ class AclFilter(NamedTuple):
 
 
 def check_acl(rule: AccessRule) -> None:
-    """Raise InvalidRequestError, with Kafka's message, for an invalid rule."""
+    """Raise InvalidRequestError for an invalid rule. The messages are Kafka's, except that about MAX_NAME."""
     if rule.resource_type == ResourceType.CLUSTER and rule.resource_name != CLUSTER_NAME:
         raise InvalidRequestError(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     if not rule.resource_name:

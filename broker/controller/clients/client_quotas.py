@@ -110,7 +110,7 @@ class ClientQuotas:
     def alter(self, entity: Entity, changes: Sequence[QuotaChange], validate_only: bool) -> None:
         """Change quotas of one entity. A value that is in force is not written again.
 
-        Raises InvalidRequestError, KafkaStorageError. Source: AlterClientQuotas."""
+        Raises InvalidRequestError, and what ``MetadataController.commit`` raises. Source: AlterClientQuotas."""
         check_changes(entity, changes)
         if validate_only:
             return

@@ -55,7 +55,7 @@ class ScramCredentials:
         return self._controller.image.scram.get((user, mechanism))
 
     def usual_iterations(self, mechanism: ScramMechanism) -> int:
-        """Return the most common number of iterations of a mechanism, MIN_ITERATIONS if it has no credential."""
+        """Return what ``count_iterations`` finds in the present credentials."""
         credentials = self._controller.image.scram
         if credentials is not self._counted:  # a change makes another mapping
             self._counted = credentials
@@ -70,7 +70,7 @@ class ScramCredentials:
         return found
 
     def put(self, user: str, mechanism: ScramMechanism, iterations: int, salt: bytes, salted_password: bytes) -> None:
-        """Set a credential. Raises UnacceptableCredentialError, KafkaStorageError."""
+        """Set a credential. Raises UnacceptableCredentialError, and what ``MetadataController.commit`` raises."""
         if not user:
             raise UnacceptableCredentialError("Username must not be empty")
         if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
@@ -81,7 +81,7 @@ class ScramCredentials:
         self._controller.commit([credential_record(user, mechanism, credential)])
 
     def delete(self, user: str, mechanism: ScramMechanism) -> None:
-        """Remove a credential. Raises ResourceNotFoundError, KafkaStorageError."""
+        """Remove a credential. Raises ResourceNotFoundError, and what ``MetadataController.commit`` raises."""
         if self.get(user, mechanism) is None:
             raise ResourceNotFoundError("Attempt to delete a user credential that does not exist")
         record = RemoveUserScramCredentialRecord(name=user, mechanism=mechanism)
@@ -89,7 +89,9 @@ class ScramCredentials:
 
 
 def count_iterations(credentials: Mapping[tuple[str, int], ScramState], mechanism: ScramMechanism) -> int:
-    """Return the most common number of iterations that a mechanism has among the first COUNTED credentials."""
+    """Return the most common number of iterations that a mechanism has among the first COUNTED credentials of all
+    mechanisms; MIN_ITERATIONS if it has none there.
+    """
     counted = Counter(
         credential.iterations for (_, one), credential in islice(credentials.items(), COUNTED) if one == mechanism
     )
