@@ -2,7 +2,7 @@
 
 Sources of a value; the first one that has it wins:
 
-    topic    the topic's own value -> those of the broker
+    topic    the topic's own value -> the broker's key that gives its default, or the default if there is no such key
     broker   this node's dynamic value -> the cluster's dynamic value -> the static value -> the default
     loggers  set through the API -> as the process started (levels are not kept over restarts, nor are Kafka's)
     groups   set through the API -> the broker's ``group.<key>``, or the default if there is no such key
@@ -10,7 +10,7 @@ Sources of a value; the first one that has it wins:
 
 Static values are those of ``server.properties`` and the other sources of ``broker/config/broker_config.py``. Where a
 topic key has another name on the server (``log.retention.hours`` for ``retention.ms``), ``log/config.py`` says so.
-Dynamic values are kept as texts, one record of the metadata log for each change. Loop thread only.
+Dynamic values are kept as texts, one record of the metadata log for each changed key. Loop thread only.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class TopicConfigs:
 
     def log_config(self, image: TopicImage) -> LogConfig:
         """Return the values a topic's logs run with. Topics without configs of their own share one object. Any
-        thread.
+        thread. Raises ConfigError for a value that this version does not accept.
         """
         defaults = self._defaults
         return LogConfig({**defaults.values, **image.configs}) if image.configs else defaults.config
@@ -118,7 +118,9 @@ class ConfigManager:
         topics: TopicManager,
         on_levels: Callable[[], object] = lambda: None,
     ) -> None:
-        """``topics`` stores the topics' own configs; ``on_levels`` is called when levels of loggers have changed."""
+        """``topics`` stores the topics' own configs; ``on_levels`` is called after a request that changes loggers'
+        levels, or validates such a change.
+        """
         self._on_levels = on_levels
         self._config = config
         self._controller = controller
@@ -382,7 +384,9 @@ def check_dynamic(texts: Mapping[str, str], old: Mapping[str, str], *, is_defaul
 
 
 def current_config(metadata: MetadataCache, configs: TopicConfigs, topic: str) -> LogConfig | None:
-    """Return the configuration that a topic's logs open with, None when there is no such topic. Any thread."""
+    """Return the configuration that a topic's logs open with, None when there is no such topic. Any thread. Raises
+    ConfigError.
+    """
     image = metadata.topics.get(topic)
     return None if image is None else configs.log_config(image)
 

@@ -71,7 +71,9 @@ def convert_store(location: MetadataLocation, node_id: int, time: Time) -> None:
 
 
 def image_of_directory(file_system: FileSystem, directory: str, node_id: int) -> MetadataImage:
-    """Return the metadata of a log directory, converted or not; convert nothing. Raises KafkaStorageError."""
+    """Return the metadata of a log directory, converted or not, or an empty image if it has none. Convert nothing.
+    Raises KafkaStorageError.
+    """
     log = os.path.join(directory, METADATA_DIRECTORY)
     if file_system.exists(log):
         return read_metadata_image(file_system, log)

@@ -6,8 +6,8 @@ image.
     when_synced    one fdatasync in a thread for all that was committed before it; clients are answered only then
 
 ``MetadataDelta.replay`` alone says what a record changes, for a commit as for a start and for a member of a cluster.
-What was committed and not synced is lost when the power fails; no client has got an answer about it by then. Loop
-thread only, except ``sync`` and ``take_snapshot``.
+What was committed and not synced may be lost when the power fails; the client that asked for it has no answer by then.
+Loop thread only, except ``sync`` and ``take_snapshot``.
 
 Source: QuorumController of Kafka 4.3, KIP-631.
 """
@@ -105,7 +105,8 @@ class EmbeddedController:
     def commit(self, records: Iterable[VersionedRecord]) -> None:
         """Commit records, all or none of them; they are durable once ``when_synced`` or ``sync`` says so.
 
-        Raises KafkaStorageError, and then nothing changed; CorruptMessageError for records that contradict the image.
+        Raises KafkaStorageError, CorruptMessageError for records that contradict the image, MessageTooLargeError for a
+        batch above ``metadata_log.MAX_RECORD_BYTES``. Nothing has changed then.
         """
         listed = list(records)
         if not listed:
@@ -186,7 +187,7 @@ class EmbeddedController:
         is_short = self._log.bytes_since_snapshot < min_bytes and not self._wants_snapshot
         if self._failure is not None or is_short:
             return False
-        wanted, self._wants_snapshot = self._wants_snapshot, False  # first: a change meanwhile wants another snapshot
+        wanted, self._wants_snapshot = self._wants_snapshot, False  # reset first: a change meanwhile may set it again
         try:
             self._write_snapshot()
         except BaseException:
@@ -209,7 +210,9 @@ class EmbeddedController:
         return [VersionedRecord(NoOpRecord(unfinished_deletions=deleted))]
 
     def close(self) -> None:
-        """Sync and close the log, with a snapshot where the next start would have much to read."""
+        """Sync and close the log, with a snapshot where the next start would have much to read. Raises
+        KafkaStorageError if the sync fails.
+        """
         try:
             self.take_snapshot(CLOSING_SNAPSHOT_BYTES)
         except KafkaStorageError as error:

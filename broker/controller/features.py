@@ -1,7 +1,7 @@
 """Feature levels (KIP-584): the range that this broker supports, and the level that is in force.
 
-A feature is offered when its APIs are in the registry. A new node starts with the highest levels, but with a
-metadata.version that every Kafka 4 can read. A directory that was formatted for a release begins with the levels of
+A feature is offered when the API that it needs is in the registry. A new node starts with the highest levels, but with
+a metadata.version that every Kafka 4 can read. A directory that was formatted for a release begins with the levels of
 that release, and a Kafka of that release can start on it, too. Clients may update levels; each update is a record of
 the metadata log. The MetadataCache has the levels in force, with the log's offset as their epoch, because every new
 connection asks for them. Loop thread only.
@@ -88,14 +88,16 @@ def show_features(image: MetadataImage, metadata: MetadataCache) -> None:
 
 
 def first_levels(image: MetadataImage) -> list[VersionedRecord]:
-    """Return the records that give the features of a new node their first levels; metadata.version comes first."""
+    """Return the records that give the features of a new node their first levels; metadata.version comes first. There
+    are none if the image has levels.
+    """
     if image.features:
         return []
     return [level_record(name, first_level(name)) for name in supported_features()]
 
 
 def levels_of_release(release: str) -> dict[str, int]:
-    """Return the levels of features with which Kafka's own format begins a directory of a release such as 4.1 or
+    """Return the levels of features that ``kafka-storage.sh format`` gives a directory of a release such as 4.1 or
     4.1-IV1; those at 0 are left out. Raises ValueError."""
     names = [name for name in RELEASES if name == release or name.startswith(f"{release}-")]
     if not names:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ASSIGN_MS = 500
-"""Interval at which directories of new logs are written to the metadata; Kafka's broker gathers assignments for as
-long."""
+"""Interval at which directories of new logs are written to the metadata, as in Kafka 3.7."""
 MAX_AT_ONCE = 500
 """Largest number of assignments of new logs in one commit, so that it takes a few milliseconds of the loop."""
 

@@ -83,7 +83,7 @@ class MetadataController(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last record of the image."""
+        """Offset that the next record gets, as far as this node knows."""
         ...
 
     @property
@@ -102,7 +102,9 @@ class MetadataController(Protocol):
         ...
 
     def commit(self, records: Iterable[VersionedRecord]) -> None:
-        """Commit records, all or none. Raises KafkaStorageError, NotControllerError."""
+        """Commit records, all or none. Raises what ``EmbeddedController.commit`` raises; in a member of a cluster,
+        NotControllerError.
+        """
         ...
 
     def when_synced(self) -> Deferred[None]:

@@ -1,8 +1,8 @@
 """Producer ids, each handed out once: they come from blocks that are reserved in the metadata log (KIP-98).
 
-One record reserves a block, and is synced before the first id is handed out. After a crash the ids that are left of
-reserved blocks are not used, so no id is handed out twice. The next block is reserved when a tenth of the present one
-is left, so that clients seldom wait for its sync. Loop thread only.
+One record reserves a block, and is synced before an id of the block is handed out. After a restart the ids that are
+left of reserved blocks are not used, so no id is handed out twice. The next block is reserved when a tenth of the
+present one is left, so that clients seldom wait for its sync. Loop thread only.
 
 Source: RPCProducerIdManager of Kafka 4.3.
 """

@@ -10,11 +10,11 @@ with it; the other partitions' logs are made at their first use. To *widen* a to
     configs   commit, in force at once          -> sync in a thread -> answered
 
 The order is that of ``broker/controller/topics.py``, so its argument about crashes holds: no topic or partition is
-shown, and no log is renamed, before the commit is on disk. Only an internal topic is shown earlier, because a
-coordinator waits for it; answers wait for the sync (``ensure_internal_topic``). Meanwhile the name is taken: another
-creation fails with TOPIC_ALREADY_EXISTS. Other changes of a topic that is being widened (deletion, configs, partitions)
-begin when the widening is done, in the order of their requests. The syncs are those of ``broker/loop/group_sync.py``: a
-request for a hundred topics waits for one sync. Loop thread only.
+shown, and no log is renamed, before the commit is on disk. Only an internal topic is shown earlier, and the loop's
+thread creates its logs, because a coordinator waits for it; answers wait for the sync (``ensure_internal_topic``).
+During a change the name is taken: another creation fails with TOPIC_ALREADY_EXISTS. Other changes of a topic that is
+being widened (deletion, configs, partitions) begin when the widening is done, in the order of their requests. The syncs
+are those of ``broker/loop/group_sync.py``: a request for a hundred topics waits for a few syncs. Loop thread only.
 """
 
 from __future__ import annotations
@@ -140,8 +140,9 @@ class TopicChanges:
     def widen(self, name: str, count: int, validate_only: bool = False) -> Deferred[TopicImage]:
         """Widen a topic to ``count`` partitions in all; settles when they exist, or with ``validate_only`` at once.
 
-        Raises what ``TopicManager.check_widening`` raises before anything is committed. A later failure fails the
-        deferred, and the topic stays as it was. Source: CreatePartitions.
+        Raises what ``TopicManager.check_widening`` raises before anything is committed; if the topic is being widened
+        already, the Deferred fails with that error instead. After a later failure, too, the Deferred fails, and clients
+        see the topic as before. Source: CreatePartitions.
         """
         under_way = self._widening.get(name)
         if under_way is not None:
@@ -249,7 +250,7 @@ class TopicChanges:
         change.done.complete(change.image)
 
     def undo_create(self, image: TopicImage) -> Deferred[TopicImage]:
-        """Delete a topic whose logs could not be created; settles when its name is free, and fails if the deletion
+        """Delete a topic whose creation failed. The Deferred settles when its name is free, and fails if the deletion
         fails.
         """
         undone = Change(image, Deferred())

@@ -3,7 +3,7 @@
 Order, and why a crash between two steps is harmless
   create   records committed -> first logs created -> shown by MetadataCache. Other logs, and those that a crash has
            left out, are created at their first use: nothing was written to them before.
-  widen    logs created -> records committed -> shown by MetadataCache. A crash may leave logs beyond the topic's
+  widen    first logs created -> records committed -> shown by MetadataCache. A crash may leave logs beyond the topic's
            partitions; they stay empty, and are used when the topic is widened again.
   delete   record committed -> removed from MetadataCache -> logs renamed. The metadata log tells a start which
            deletions may be unfinished; a later record names those that are finished.
@@ -97,8 +97,8 @@ class TopicListener(Protocol):
         ...
 
     def topic_deleted(self, image: TopicImage) -> bool:
-        """Note that the topic's logs are removed, except those in offline directories. Return whether no log is left
-        there.
+        """Note that the removal of the topic's logs has ended, even if it failed. Return False if a directory is
+        offline, which may have some of them.
         """
         ...
 
@@ -165,7 +165,7 @@ class TopicManager:
         self._call_soon = threads.call_soon
         self._directory = directory
         self.changes = TopicChanges(self, controller, listener, threads, forget)
-        """Changes with all their steps, for the handlers; none blocks the loop."""
+        """Changes with all their steps, for the handlers."""
 
     def load(self) -> None:
         """Put all topics of the metadata log into the cache; called once, before the first request."""
@@ -206,7 +206,7 @@ class TopicManager:
 
         With ``validate_only`` the topic is checked and not created (its id is zero then). Raises InvalidTopicError,
         TopicAlreadyExistsError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError,
-        PolicyViolationError, KafkaStorageError. Source: CreateTopics.
+        PolicyViolationError, and what the controller's ``commit`` raises. Source: CreateTopics.
         """
         name = new.name
         validate_topic_name(name)
@@ -322,7 +322,8 @@ class TopicManager:
         """Replace a topic's own configs by these, which the caller has validated. They are in force at once, and
         durable with the metadata log's next sync.
 
-        Raises UnknownTopicOrPartitionError, KafkaStorageError. Source: AlterConfigs, IncrementalAlterConfigs.
+        Raises UnknownTopicOrPartitionError, and what the controller's ``commit`` raises. Source: AlterConfigs,
+        IncrementalAlterConfigs.
         """
         image = self._metadata.topics.get(name)
         if image is None:
