@@ -1,8 +1,8 @@
 """The coordinators of a broker, each built when it is first needed.
 
-Handlers get the coordinators by ``coordinators_of``. ``start`` is called once the listeners are open. It builds the
-coordinators whose internal topics exist, and loads these in the background: their sessions and transactions must time
-out even if no client sends a request. Loop thread only.
+Handlers get the coordinators by ``coordinators_of``. ``start`` is called after the listeners are open, if an internal
+topic exists. It builds the coordinators whose internal topics exist, and loads these in the background: their sessions
+and transactions must time out even if no client sends a request. Loop thread only.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Coordinators:
         return self._transactions.made
 
     def append_end_transaction(self, partition: int, batch: bytearray, transaction_version: int) -> Deferred[None]:
-        """Append a marker to a partition of ``__consumer_offsets``; settles when it is committed. Raises
-        NotCoordinatorError if another broker leads the partition, and other KafkaErrors of the append."""
+        """Append a marker to a partition of ``__consumer_offsets``; settles when it is committed. Raises the
+        KafkaErrors of the append, such as NotCoordinatorError if this broker has lost the leadership."""
         return self.groups.runtime.append_end_transaction(partition, batch, transaction_version)
 
     def _build_groups(self) -> GroupCoordinator:

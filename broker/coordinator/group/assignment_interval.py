@@ -1,9 +1,9 @@
 """Shortest interval between two target assignments of a group (KIP-1263): ``*.assignment.interval.ms``.
 
-Changes within the interval are collected: each of them raises the group's epoch, and the first heartbeat of any member
-after the interval computes one target assignment for all of them. The default is 0, without delay. Apache Kafka's
-default of one second collects the members of large groups. In a small group, one second would make the second member
-wait for its partitions until its next heartbeat, five seconds later.
+Changes within the interval are collected: each of them raises the group's epoch, and the first heartbeat or JoinGroup
+of any member after the interval computes one target assignment for all of them. The default is 0, without delay. Apache
+Kafka's default of one second collects the members of large groups. In a small group, one second would make the second
+member wait for its partitions until its next heartbeat, five seconds later.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
               application can join them
 
 Pure functions over values. ``uniform`` first removes partitions that a member may not keep. It then assigns each free
-partition to the subscribed member with the fewest. Finally it moves single partitions from the member with the most to
-the one with the fewest, until they differ by one at most. Each move lowers the sum of squares of the members' counts,
-so the moves come to an end. Source: KIP-848.
+partition to the subscribed member with the fewest. Finally it moves single partitions from a member with more to one
+with fewer, as long as the two differ by two or more. Each move lowers the sum of squares of the members' counts, so the
+moves come to an end. Source: KIP-848.
 """
 
 from __future__ import annotations

@@ -287,7 +287,7 @@ class ClassicGroup:
 
     def supports_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
         """Return whether a joining member shares the protocol type and at least one protocol with all members. Any
-        member with a protocol may join an empty group."""
+        member with a protocol type and a protocol may join an empty group."""
         if self.state is EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         if self.protocol_type != protocol_type:
