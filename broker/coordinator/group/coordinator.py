@@ -101,13 +101,13 @@ class GroupCoordinator:
     # -- membership ---------------------------------------------------------------------------------------------
 
     def join_group(self, context: RequestContext, request: JoinGroupRequest) -> Deferred[JoinGroupResponse]:
-        """Answer JoinGroup v0-9, when the rebalance is complete."""
+        """Answer JoinGroup v0-9. The response may wait for a rebalance of a classic group."""
         check_group_id(request.group_id)
         shard = self.runtime.shard_for(request.group_id)
         return self._execute_waiting(request.group_id, shard.join(context, request))
 
     def sync_group(self, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
-        """Answer SyncGroup v0-5, when the leader has sent the assignment."""
+        """Answer SyncGroup v0-5. The response may wait for the assignment by the leader of a classic group."""
         check_group_id(request.group_id)
         shard = self.runtime.shard_for(request.group_id)
         return self._execute_waiting(request.group_id, shard.sync(request))
@@ -149,7 +149,8 @@ class GroupCoordinator:
         return self._execute(request.group_id, shard.commit_offsets(context, request))
 
     def commit_offsets_in_transaction(self, request: TxnOffsetCommitRequest) -> Deferred[TxnOffsetCommitResponse]:
-        """Answer TxnOffsetCommit v0-5, whose transaction the caller has checked."""
+        """Answer TxnOffsetCommit v0-5. The handler checks the transaction, unless
+        ``transaction.partition.verification.enable`` is false."""
         check_group_id(request.group_id)
         shard = self.runtime.shard_for(request.group_id)
         return self._execute(request.group_id, shard.commit_offsets_in_transaction(request))
@@ -254,8 +255,8 @@ class GroupCoordinator:
         self, topic: str, topic_id: bytes, on_removed: Callable[[], None] = ignore_execution
     ) -> Deferred[None]:
         """Remove the committed offsets of a deleted topic, so that a new topic of its name has none, and the topic from
-        the share groups' lists of states. Returns the Deferred of ``CoordinatorRuntime.execute_in_all``, which calls
-        ``on_removed``, too."""
+        the share groups' lists of states. ``CoordinatorRuntime.execute_in_all`` makes the Deferred, and calls
+        ``on_removed``."""
         return self.runtime.execute_in_all(lambda shard, end: shard.topic_deleted(topic, topic_id, end), on_removed)
 
 

@@ -159,8 +159,11 @@ class Migration:
     # -- consumer to classic ------------------------------------------------------------------------------------
 
     def may_downgrade(self, group: ConsumerGroup, leaving_id: str, *, replaced: bool) -> bool:
-        """Return whether the group may become classic when this member leaves or is replaced by a classic one: only
-        classic members would be left, and the policy and ``group.max.size`` allow it."""
+        """Return whether the group may become classic when this member leaves or is replaced by a classic one.
+
+        The member must be the last one of the consumer protocol, and classic members must be left. The policy and
+        ``group.max.size`` must allow the change.
+        """
         leaving = group.members[leaving_id]
         left = [member for member in group.members.values() if member is not leaving]
         if leaving.subscription.classic is not None or any(m.subscription.classic is None for m in left):

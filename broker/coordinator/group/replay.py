@@ -1,7 +1,7 @@
-"""Replay of the records of ``__consumer_offsets`` that add and remove groups: type 2 for classic, 3 for consumer.
+"""Replay of the records of ``__consumer_offsets`` about a whole group: type 2 for classic, 3 for consumer.
 
 The other records of consumer groups are replayed by ``consumer.records``, all records of share and streams groups by
-``share.records`` and ``streams.records``.
+``share.records`` and ``streams.records``. A group is added by its first record that is no tombstone, of any type.
 
 A group changes its protocol by a batch with the tombstone of one kind and the records of the other. Loop thread only.
 """

@@ -1,7 +1,7 @@
 """The state machine of one partition of ``__consumer_offsets``: its groups and their offsets.
 
-Each request has a method. One that may change a group returns a CoordinatorResult: the response, and the records to
-append. ``replay`` applies records. The parts:
+Each request has a method, here or in a part. One that may change a group returns a CoordinatorResult: the response, and
+the records to append. ``replay`` applies records. The parts:
 
     groups          group id -> group, of any kind
     joins, syncs    requests of classic groups; both use ``rebalance``
@@ -297,7 +297,7 @@ class GroupShard:
             yield CoordinatorResult(None, records, partial(note_unlisted, self._on_states_unlisted, states))
 
     def expire_offsets(self) -> TimerResult:
-        """Remove expired offsets, and groups that have neither members nor offsets. Runs again after
+        """Remove expired offsets, and unused groups (``is_unused``). Runs again after
         ``offsets.retention.check.interval.ms``."""
         self._schedule_expiry()
         return expire(self, self.commits.expiry_clock.now())
@@ -395,8 +395,8 @@ def expire(shard: GroupShard, now_ms: int) -> Parts:
 def delete_offsets_in_parts(shard: GroupShard, group_id: str) -> Parts:
     """Yield results that delete the offsets of a group, until at most EXPIRY_PART are left for ``delete_group``.
 
-    Raises what ``delete_group`` raises if the group has got members meanwhile. The offsets deleted by then stay
-    deleted, as after OffsetDelete.
+    Raises what ``delete_group`` raises if the group was removed or has got members meanwhile. The offsets deleted by
+    then stay deleted, as after OffsetDelete.
     """
     left = shard.offsets.count(group_id)
     for part in shard.commits.offsets_in_parts(group_id):

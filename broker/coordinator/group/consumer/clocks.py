@@ -1,11 +1,13 @@
 """Timers of consumer groups' members. When one fires, the member is removed (``expire``).
 
-    ("session", group, member)   the member sent no request within its session timeout
+    ("session", group, member)   the member sent no heartbeat, JoinGroup or SyncGroup within its session timeout; other
+                                 requests, such as OffsetCommit, do not count
     ("revoke", group, member)    it is still in the epoch in which it had to revoke partitions, after its rebalance
                                  timeout
     ("rejoin", group, member)    a classic member was answered REBALANCE_IN_PROGRESS, and did not rejoin within its
                                  rebalance timeout
-    ("collect", group, member)   a classic member joined, and did not send SyncGroup within its rebalance timeout
+    ("collect", group, member)   a classic member joined, and SyncGroup did not give it its assignment within its
+                                 rebalance timeout
 
 A classic member names its session timeout in JoinGroup; other members have that of the group. A classic member has the
 timers "rejoin" and "collect" in place of "revoke". Loop thread only.
@@ -81,11 +83,11 @@ class ConsumerClocks:
         )
 
     def note_synced(self, group_id: str, member_id: str) -> None:
-        """Note that a classic member has sent SyncGroup."""
+        """Note that a classic member gets its assignment by SyncGroup."""
         self._timer.cancel(("collect", group_id, member_id))
 
     def cancel(self, group_id: str, member_id: str) -> None:
-        """Stop all timers of a member that was removed."""
+        """Stop all timers of a member that was removed, or whose group is classic now."""
         for kind in _KINDS:
             self._timer.cancel((kind, group_id, member_id))
 

@@ -107,8 +107,9 @@ class DraftSteps:
         self._may_describe = may_describe
 
     def apply_subscription(self, draft: Draft, subscription: Subscription, context: RequestContext) -> None:
-        """Set the member's subscription. Raise the group epoch if its topics or pattern, or a subscribed topic,
-        changed; other fields only make a new record of the member. Raises InvalidRegularExpressionError."""
+        """Set the member's subscription. Raise the group epoch if the member's topics or pattern, or a subscribed topic
+        of the group, changed; other fields only make a new record of the member. Raises InvalidRegularExpressionError.
+        """
         group, before = draft.group, draft.subscription
         draft.subscription = subscription
         is_new = draft.member_id not in group.members

@@ -2,8 +2,8 @@
 
     Empty         no members
     Assigning     the group epoch is above the target assignment's
-    Reconciling   the current assignment of some member differs from its target
-    Stable        the current assignment of every member is its target
+    Reconciling   some member has not yet its target assignment, or not yet the epoch of the target
+    Stable        every member has its target assignment, in the epoch of the target
 
 Every partition has at most one owner. ``owners`` has the member that is assigned a partition or must still revoke it;
 no other member gets the partition until this one has given it up. All of this is in the log; after a restart only the
@@ -148,7 +148,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         return ConsumerGroupState.RECONCILING
 
     def is_reconciled(self, current: CurrentAssignment) -> bool:
-        """Return whether a member's current assignment is its target."""
+        """Return whether a member has its target assignment, in the epoch of the target."""
         return current.state is MemberState.STABLE and current.epoch == self.assignment_epoch
 
     def subscribed_topics(self) -> set[str]:
@@ -244,9 +244,10 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
     # -- checks -------------------------------------------------------------------------------------------------
 
     def validate_offset_commit(self, committer: Committer) -> None:
-        """Check that the committer is a member with its current epoch; without members, an admin client may commit.
+        """Check that the committer is a member with its current epoch. An admin client may commit if there are no
+        members, and a transactional producer that names no member may always commit.
 
-        A member that does not know its newest epoch yet may commit partitions that it was assigned before (KIP-1251).
+        A member may commit with an older epoch if it was assigned each partition in that epoch or before (KIP-1251).
         Raises UnknownMemberIdError, UnsupportedVersionError, StaleMemberEpochError, IllegalGenerationError.
         """
         member = committing_member(committer, self.members)
@@ -262,4 +263,4 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             raise StaleMemberEpochError if is_new_protocol else IllegalGenerationError
 
     def validate_offset_delete(self) -> None:
-        """Do nothing: subscriptions are always known here, and each topic is checked by itself."""
+        """Do nothing: OffsetDelete refuses each topic that a member subscribes to."""

@@ -215,7 +215,7 @@ class ConsumerHeartbeats:
     def replace_static(
         group: ConsumerGroup, instance_id: str, member_id: str, records: list[CoordinatorRecord]
     ) -> Draft:
-        """Draft the return of a static member under a new id, with the assignment of its old incarnation."""
+        """Draft the return of a static member, whose id may be new, with the assignment of its old incarnation."""
         old_id = group.static_members[instance_id]
         old = group.members[old_id]
         draft = draft_of(group, member_id, old.subscription, replace(old.current, epoch=0, previous_epoch=0), records)

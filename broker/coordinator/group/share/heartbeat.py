@@ -360,8 +360,8 @@ def check_request(request: ShareGroupHeartbeatRequest) -> None:
 
 
 def check_epoch(current: ShareAssignment, epoch: int) -> None:
-    """Check the epoch of a heartbeat. The previous epoch is accepted too, as the response with the new one may be lost.
-    Raises FencedMemberEpochError.
+    """Check the epoch of a member's heartbeat. The previous epoch is accepted too, as the response with the new one may
+    be lost, and JOIN_EPOCH, with which a member rejoins. Raises FencedMemberEpochError.
     """
     if epoch not in (current.epoch, current.previous_epoch, JOIN_EPOCH):
         raise FencedMemberEpochError(

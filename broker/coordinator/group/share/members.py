@@ -63,8 +63,8 @@ class ShareMembers:
         self, context: RequestContext, request: ShareGroupHeartbeatRequest
     ) -> Steps[ShareGroupHeartbeatResponse]:
         """Answer ShareGroupHeartbeat v1. States and assignments are made in steps, because topics may have thousands of
-        partitions, and other requests may change the group meanwhile. So the decision is repeated until all states that
-        it needs have been created, and no other request can have deleted any of them.
+        partitions. Other requests may change the group between two steps. So the decision is repeated until all states
+        and the assignment that it needs have been made, and no other request can have deleted any of the states.
         """
         made: dict[bytes, frozenset[int]] = {}
         assigned = None
@@ -211,9 +211,11 @@ class ShareMembers:
     def alter_offsets(
         self, request: alter.AlterShareGroupOffsetsRequest
     ) -> Steps[alter.AlterShareGroupOffsetsResponse]:
-        """Set the start offsets of partitions (AlterShareGroupOffsets v0). A group that does not exist is created.
+        """Set the start offsets of partitions (AlterShareGroupOffsets v0). A group that does not exist is created,
+        unless no offset can be set.
 
-        Raises InvalidGroupIdError, GroupIdNotFoundError for a group of another kind, NonEmptyGroupError.
+        Raises InvalidGroupIdError, GroupIdNotFoundError for a group of another kind, NonEmptyGroupError, and other
+        KafkaErrors if a coordinator is not available or a record cannot be stored.
         """
         return (yield from self._changes.run_alone(request.group_id, self._alter_topics(request)))
 
@@ -232,7 +234,7 @@ class ShareMembers:
 
     def _group_to_alter(self, group_id: str) -> tuple[ShareGroup, bool]:
         """Return the group, and whether it exists already; else the group is a new one. Raises InvalidGroupIdError,
-        GroupIdNotFoundError for a group of another kind, NonEmptyGroupError."""
+        GroupIdNotFoundError for a group of another kind, NonEmptyGroupError, and what ``shard_for`` raises."""
         known = self._runtime.shard_for(group_id).groups.get(group_id)
         return self._changes.empty_group(group_id) if known or not group_id else ShareGroup(group_id), bool(known)
 
@@ -270,8 +272,8 @@ class ShareMembers:
         return topic
 
     def _note_initialized(self, group_id: str, added: Mapping[bytes, InitializedTopic]) -> Deferred[None]:
-        """Append the list of partitions that have a state. The group and the topics are looked up again: members may
-        have joined, and topics may have been deleted."""
+        """Append the list of partitions that have a state. The group and the topics are looked up again: the group may
+        have been loaded again meanwhile, and topics may have been deleted."""
         group, is_known = self._group_to_alter(group_id)
         initialized = dict(group.initialized)
         for topic_id, topic in added.items():
@@ -287,7 +289,9 @@ class ShareMembers:
     def delete_offsets(
         self, request: delete.DeleteShareGroupOffsetsRequest
     ) -> Steps[delete.DeleteShareGroupOffsetsResponse]:
-        """Answer DeleteShareGroupOffsets v0. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
+        """Answer DeleteShareGroupOffsets v0. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError, and
+        other KafkaErrors if a coordinator is not available or a record cannot be stored.
+        """
         return (yield from self._changes.run_alone(request.group_id, self._delete_topics(request)))
 
     def _delete_topics(
@@ -324,7 +328,11 @@ def has_lag(state: ShareState) -> bool:
 def describe_partition(
     index: int, state: ShareState | None, latest: int | KafkaError | None
 ) -> offsets.DescribeShareGroupOffsetsResponsePartition:
-    """Return start offset, leader epoch and lag of a group in a partition; no lag if ``latest`` is None."""
+    """Return start offset, leader epoch and lag of a group in a partition.
+
+    ``latest`` is the partition's high watermark, the error because of which it is unknown, or None if there is no lag
+    to compute.
+    """
     described = offsets.DescribeShareGroupOffsetsResponsePartition(
         partition_index=index, start_offset=UNINITIALIZED_OFFSET
     )
