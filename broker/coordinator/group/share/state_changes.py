@@ -1,11 +1,12 @@
 """Deletion of a share group's states, in steps, and the order of changes to a group's states.
 
-Before the first state is deleted, a record of the group lists its topic as being deleted, until the last state is
-deleted. If a deletion is interrupted, by a crash or because its client disconnects, the next request for it completes
-it. If a member joins instead, all states are created again.
+Before the first state of a topic is deleted, a record of the group lists the topic as being deleted, until the last
+state is deleted. If a deletion is interrupted, by a crash or because its client disconnects, the next request to delete
+these states completes the deletion. If a member joins instead, all states of the member's topics are created again.
 
-Requests that set or delete states need a group without members, and run one after the other (``run_alone``). Heartbeats
-wait for them; if ``count`` has risen meanwhile, they create their states again. Loop thread only.
+Requests that set start offsets or delete states need a group without members, and run one after the other
+(``run_alone``). Heartbeats wait for these requests. If ``count`` has risen since a heartbeat created states, it creates
+them again. Loop thread only.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class StateChanges:
         return group
 
     def delete_group(self, group_id: str, finish: Callable[[], T]) -> Steps[T]:
-        """Delete all states of a group, then return what ``finish`` returns, which deletes the group. Raises
+        """Delete all states of a group, then call ``finish``, which deletes the group, and return its result. Raises
         KafkaError."""
         group = self.empty_group(group_id)
         yield from self.delete_states(group, group.topics_with_states())

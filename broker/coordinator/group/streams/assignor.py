@@ -4,10 +4,10 @@
                    and member
     standby tasks  1. to a member that had it, active or standby   2. to the least loaded process without the task
 
-In all but the last step no member gets more than its share: the number of tasks (for standby tasks, of all tasks)
-divided by the number of members, rounded up. When a member has its share, the share of the others is computed again.
-The load of a process is its number of tasks divided by its number of members. A process has each task once at most, so
-with few processes there are fewer standby tasks than configured.
+Before the last step of each list no member gets more than its share: the number of active tasks (for standby tasks, of
+active and standby tasks) divided by the number of members, rounded up. When a member has its share, the share of the
+others is computed again. The load of a process is its number of tasks divided by its number of members. A process has
+each task once at most, so with few processes there are fewer standby tasks than configured.
 
 Pure function; the same input gives the same assignment. Source: KIP-1071 (StickyTaskAssignor).
 """
@@ -133,7 +133,12 @@ class _Work:
             self._spread(task, count, by_load)
 
     def _standby_before(self, task: TaskId) -> str | None:
-        """Return a member that has state of the task, and fewer tasks than its share; None without one."""
+        """Return a member that has state of the task and may get it: its process lacks the task, and the member has
+        fewer tasks than its share.
+
+        The candidates are the member that had the task active, then the least loaded of those that had its standby
+        task. Returns None if neither may get the task.
+        """
         active = self._had_active.get(task)
         for name in (active, self._least_loaded_of(self._exclude_holders(task, self._had_standby.get(task, ())))):
             if name is not None and self._lacks(name, task) and self._counts[name] < self._share.max_tasks:

@@ -70,8 +70,8 @@ def owned_of(request: StreamsGroupHeartbeatRequest) -> TaskSet | None:
 
 
 def check_epoch(current: StreamsAssignment, request: StreamsGroupHeartbeatRequest) -> None:
-    """Check the epoch of a heartbeat. The previous epoch is accepted too, as the response with the new one may be lost,
-    if the member reports only tasks that are assigned to it. Raises FencedMemberEpochError.
+    """Check the epoch of a heartbeat. The response with the current epoch may be lost. So the previous epoch is also
+    accepted, if the member reports only tasks that are assigned to it. Raises FencedMemberEpochError.
     """
     epoch = request.member_epoch
     if epoch in (JOIN_EPOCH, current.epoch):

@@ -10,8 +10,9 @@ A task is a partition of a subtopology. It is active on one member; standby task
 process has a task twice. No member gets an active task before the task's former owner has reported to have given it up,
 or was removed.
 
-Only ``replay`` changes the durable state. Soft state, which a restart loses, is the configured topology, the epoch of
-endpoints, and the member that requested the shutdown of the application. Loop thread only.
+Only ``replay`` changes the durable state. Soft state, which a restart loses, is the configured topology, the version of
+the metadata with which it was compared, the epoch of endpoints, and the member that requested the shutdown of the
+application. Loop thread only.
 
 Source: KIP-1071 as of Kafka 4.3; records 17 and 19 to 23 of ``__consumer_offsets``.
 """
@@ -189,7 +190,8 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
     # -- checks -------------------------------------------------------------------------------------------------
 
     def validate_offset_commit(self, committer: Committer) -> None:
-        """Check that the committer is a member with its current epoch; without members, an admin client may commit.
+        """Check that the committer is a member with its current epoch. Without members, an admin client may commit. A
+        transactional producer that names no member may always commit.
 
         A member that does not know its newest epoch yet may commit for tasks that it had in the epoch that it sends.
         Raises UnknownMemberIdError, UnsupportedVersionError, StaleMemberEpochError.

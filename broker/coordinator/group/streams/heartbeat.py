@@ -9,9 +9,8 @@
     5. the member goes one step towards its target (``reconciliation``)
 
 The steps only add records; ``replay`` changes the group when these are in the log. A heartbeat that changes nothing
-adds no record.
-Missing internal topics (repartition and changelog topics) are returned to the caller, which creates them. The next
-heartbeat finds them.
+adds no record. Missing internal topics (repartition and changelog topics) are returned to the caller, which begins to
+create them. A later heartbeat finds them.
 
 Timers: ("streams-session", group, member), ("streams-revoke", group, member), ("streams-delay", group). Loop thread
 only. Source: StreamsGroupHeartbeat v0 as of Kafka 4.3, which refuses static members, patterns and warm-up tasks.
@@ -403,7 +402,8 @@ class StreamsHeartbeats:
         )
 
     def _watch_revocation(self, draft: Draft) -> None:
-        """Start the member's revocation timer if it must revoke tasks, unless it runs; else stop it."""
+        """Start the revocation timer of a member that must revoke tasks, unless the timer runs already. If the member
+        has no tasks to revoke, stop the timer."""
         group_id, member_id, epoch = draft.group.group_id, draft.member_id, draft.current.epoch
         key = ("streams-revoke", group_id, member_id)
         if draft.current.state is not StreamsMemberState.UNREVOKED_TASKS:

@@ -1,8 +1,8 @@
 """Streams groups, as handlers call them: members, descriptions, and the creation of internal topics (KIP-1071).
 
-Repartition and changelog topics are created after the heartbeat that lacked them; no heartbeat waits for them. If a
-creation is refused at once, the response says so; a later failure is only logged. The next heartbeat tries again.
-Loop thread only.
+A heartbeat that finds repartition or changelog topics missing begins to create them, and does not wait for them. If the
+client may not create one of them, none is created. The response names creations that are refused at once; a later
+failure is only logged. The next heartbeat tries again. Loop thread only.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
     keep = current tasks in the target, revoke = current tasks not in it, free = other tasks of the target that are free
 
+    the member is in UnrevokedTasks and
+    still owns tasks that it must revoke  -> no change
     the member still owns tasks of revoke -> UnrevokedTasks, with keep, in its current epoch, or the next one if
                                              it has just given up the previous tasks to revoke
     else                                  -> the target's epoch, with keep and free: UnreleasedTasks while other tasks

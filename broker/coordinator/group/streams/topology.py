@@ -2,7 +2,7 @@
 
 A topology is a list of subtopologies. Each reads topics (sources of the application, and repartition topics that
 another subtopology writes) and may have state stores, each with a changelog topic. Task p of a subtopology reads
-partition p of all these topics.
+partition p of all these topics: there are as many tasks as the largest topic that it reads has partitions.
 
     repartition topics   have the number of partitions that the topology gives; else the largest number among the topics
                          that the writing subtopology reads. Copartitioned topics all have the same number
@@ -141,7 +141,8 @@ class ConfiguredTopology:
 
 
 class ConfigurationError(Exception):
-    """Source topics are missing, or existing topics have partition counts that the topology does not allow."""
+    """Source topics are missing, or partition counts contradict each other: those of existing topics, and those that
+    the topology gives."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.detail)
@@ -304,7 +305,8 @@ def _copartition(
     names: set[str], fixed: set[str], repartition: set[str], count_of: Callable[[str], int]
 ) -> dict[str, int]:
     """Return the common partition count of copartitioned topics for the repartition topics among them. Topics in
-    ``fixed`` have a count that the topology gives. Raises ConfigurationError if the counts differ."""
+    ``fixed`` have a count that the topology gives. Raises ConfigurationError if the counts of source topics and those
+    of topics in ``fixed`` differ."""
     counts = {name: count_of(name) for name in sorted(names)}
     flexible = {name: count for name, count in counts.items() if name in repartition}
     others = {name: count for name, count in counts.items() if name not in repartition}
