@@ -3,6 +3,8 @@
     transactions v1 (Produce up to v11) ... each partition must have been added by AddPartitionsToTxn
     transactions v2 (Produce v12+) ........ partitions are added here, with their first records
 
+If ``transaction.partition.verification.enable`` is false, transactions v1 are not checked.
+
 Without the check a late batch of a completed transaction would begin another transaction that never ends, and
 read_committed consumers would wait at its offset forever. Once the partition is in the transaction, the check costs one
 look-up for each partition of a request. Loop thread only.
@@ -43,7 +45,8 @@ def check_transactional_batch(
     broker: Broker, version: int, transactional_id: str, partition: PartitionKey, records: memoryview
 ) -> Deferred[None]:
     """Check that the partition is in the transaction of this batch's producer; in transactions v2, add the partition.
-    The Deferred completes when the record that adds the partition is committed.
+    The Deferred completes when the record that adds the partition is committed. If the record cannot be committed, the
+    Deferred fails with NotEnoughReplicasError.
 
     Raises InvalidRequestError for an empty id, InvalidTxnStateError, TransactionAbortableError,
     InvalidProducerEpochError, InvalidProducerIdMappingError, ConcurrentTransactionsError, NotLeaderOrFollowerError, or

@@ -49,8 +49,8 @@ class LongDecision(NamedTuple, Generic[S]):
 class ExecutedInAll(Generic[S]):
     """A long decision for several partitions, and a function to call once each of them has executed it to its end.
 
-    A partition that is not loaded, was given up, or could not be written, decides later, and again: only the run in
-    which all parts were appended counts.
+    A partition that is not loaded decides when it is loaded. One that was given up or could not be written decides
+    again later: only the run in which all parts were appended counts.
     """
 
     __slots__ = ("_decide", "_on_executed", "_waiting")

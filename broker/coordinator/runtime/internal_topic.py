@@ -33,7 +33,8 @@ class TopicLog(Protocol):
         ...
 
     def when_committed(self, partition: int) -> Deferred[None] | None:
-        """Return a Deferred that completes when all records appended so far are committed; None if they are already."""
+        """Return a Deferred that completes when all records appended so far are committed; None if there is nothing to
+        wait for."""
         ...
 
     def start_offset(self, partition: int) -> int: ...

@@ -6,11 +6,11 @@
 A shard is the state machine of one partition of the topic. The hash of a key (a group id, a transactional id or the key
 of a share partition) selects the partition.
 
-A partition is loaded by its first request. After a start, all partitions that have records are loaded one after the
-other, because timeouts of sessions and transactions must run without requests. Loading reads ``LOAD_CHUNK_BYTES`` per
-turn of the loop; until it is complete, requests are answered COORDINATOR_LOAD_IN_PROGRESS, which clients retry. A small
-partition (``FIRST_TURN_CHUNKS``) is loaded in the turn of its first request, so that clients do not notice a quick
-restart.
+A partition is loaded by its first request. At a start, and when leaders change, all partitions with records that this
+broker leads are loaded one after the other: timeouts of sessions and transactions must run without requests. Loading
+reads ``LOAD_CHUNK_BYTES`` per turn of the loop; until it is complete, requests are answered
+COORDINATOR_LOAD_IN_PROGRESS, which clients retry. A small partition (``FIRST_TURN_CHUNKS``) is loaded in the turn of
+its first request, so that clients do not notice a quick restart.
 
 A lone node creates the topic with its first record, and reads do not need it. In a cluster the topic exists before a
 broker leads its partitions. Records are replayed when they are appended. No client sees their effect before the high
@@ -121,7 +121,7 @@ class CoordinatorRuntime(Generic[S]):
         self._epochs: dict[int, int] = {}
         """Leader epoch of each loaded, loading or empty partition, when its loading began or it was found empty."""
         self._failed: dict[int, KafkaError] = {}
-        """Errors of partitions that could not be loaded or were given up, until the next try to load them."""
+        """Errors of partitions that could not be loaded or were given up, until the next try, if any (``_fail``)."""
         self._pauses: dict[int, float] = {}
         """Next pause of a partition after an unexpected error, in milliseconds, until a load succeeds."""
         self._reported: dict[int, str] = {}
@@ -187,7 +187,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def loaded_shards(self) -> list[S]:
         """Return the shards of this broker, after all its partitions with records are loaded. Partitions whose log
-        cannot be read are left out. Raises NotReadyError, CoordinatorLoadInProgressError.
+        cannot be read, or whose shard was given up, are left out. Raises NotReadyError, CoordinatorLoadInProgressError.
         """
         if self._log.exists():
             partitions = range(self._log.partition_count())
@@ -247,9 +247,9 @@ class CoordinatorRuntime(Generic[S]):
         watermark has passed all records of the partition.
 
         ``decided_by`` is the shard of a result that was not decided in this turn; no other shard executes it. Raises
-        NotCoordinatorError if the partition has no shard, or another one, unless the result has neither records nor
-        ``on_append``. If the append fails, raises its KafkaError, or what ``on_append`` raises for it. The Deferred
-        fails with NotCoordinatorError if the records are not committed.
+        NotCoordinatorError after an unexpected error, and if the partition has no shard, or another one, unless the
+        result has neither records nor ``on_append``. If the append fails, raises its KafkaError, or what ``on_append``
+        raises for it. The Deferred fails with NotCoordinatorError if the records are not committed.
         """
         return self.execute_in(self.partition_for(key), result, decided_by)
 
@@ -270,7 +270,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def execute_waiting(self, key: str, result: CoordinatorResult[Deferred[T]]) -> Deferred[T]:
         """Do what ``execute`` does, for a response that other requests complete later. The returned Deferred gets the
-        response once all records that were appended before its completion are committed.
+        response once all records that were appended before the response was complete are committed.
         """
         partition = self.partition_for(key)
         if result.records or result.on_append is not None:
@@ -337,7 +337,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def write(self, partition: int, shard: S, result: CoordinatorResult[T]) -> None:
         """Append the records of a result, replay them, and call ``on_append``. Raises what ``execute`` raises, and
-        NotCoordinatorError for an unexpected error and for a shard that was given up."""
+        NotCoordinatorError for a shard that was given up or is not served any longer."""
         if not self._is_current(partition, shard):
             raise NotCoordinatorError
         try:
@@ -375,9 +375,10 @@ class CoordinatorRuntime(Generic[S]):
         parts have offsets from there on. The Deferred completes when all loaded shards have executed their decision, or
         were given up: then the decision is executed when the partition is loaded again. The Deferred fails with the
         KafkaError of an append, after the other shards have executed theirs; that shard decides again after RETRY_MS.
+        If the end of a loaded shard's log cannot be read, the Deferred fails at once, and no loaded shard decides.
 
-        ``on_executed`` is called once all partitions have executed the decision, also those of these later times. It is
-        not called if another broker leads one of them, nor after ``unload``.
+        ``on_executed`` is called once all partitions have executed the decision, also those that do so later. It is not
+        called if another broker leads one of them, nor after ``unload``.
         """
         partitions = [one for one in range(self._log.partition_count()) if one not in self._empty]
         executed = ExecutedInAll(decide, partitions, on_executed)

@@ -84,7 +84,7 @@ class InternalTopicLog:
 
     def when_committed(self, partition: int) -> Deferred[None] | None:
         """Return a Deferred that completes when all records appended so far are committed, and the topic's creation is
-        durable. Returns None if they are already.
+        durable. Returns None if there is nothing to wait for.
         """
         image = self._broker.metadata.topics.get(self._topic)
         if image is None:

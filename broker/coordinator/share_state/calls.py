@@ -1,4 +1,4 @@
-"""Calls of share coordinators (APIs 83 to 87): a table of the messages of each API, which all have the same structure.
+"""Calls to share coordinators (APIs 83 to 87): a table of the messages of each API, which all have the same structure.
 
     request(group_id, topics(topic_id, partitions(partition, ...))) -> results(topic_id, partitions(partition, error))
 

@@ -1,8 +1,8 @@
 """The share coordinator: it keeps the states of share partitions in ``__share_group_state`` (KIP-932).
 
 Leaders of partitions and group coordinators call it: directly if they are on this broker, else over the network (APIs
-83 to 87). As in Kafka, the hash of ``group:topic-id:partition`` selects the partition of the topic for a state. Loop
-thread only.
+83 to 87). As in Kafka, the hash of ``group:topic-id:partition`` selects the partition of ``__share_group_state`` that
+keeps a state. Loop thread only.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class ShareCoordinator:
         self.runtime = runtime
 
     def when_open(self, key: StateKey, leader_epoch: int = NO_EPOCH) -> Deferred[None] | None:
-        """Begin to open the log with a state. Returns None if the log is open. The leader epoch is not used."""
+        """Begin to open the log with a state. Returns None if there is nothing to wait for. The leader epoch is not
+        used."""
         return self.runtime.when_open(coordinator_key(key))
 
     def read(self, key: StateKey, leader_epoch: int = NO_EPOCH) -> ShareState | None:
@@ -120,8 +121,8 @@ class ShareCoordinator:
         return found
 
     def topic_deleted(self, topic_id: bytes, on_removed: Callable[[], None] = ignore_execution) -> Deferred[None]:
-        """Delete the states of all groups for a deleted topic. Returns, raises and calls ``on_removed`` as
-        ``CoordinatorRuntime.execute_in_all`` does."""
+        """Delete the states of all groups for a deleted topic. Returns the Deferred of
+        ``CoordinatorRuntime.execute_in_all``, which calls ``on_removed``, too."""
         return self.runtime.execute_in_all(lambda shard, _: shard.delete_topic(topic_id), on_removed)
 
 

@@ -6,8 +6,8 @@
 A share partition is one partition of a topic, as one share group reads it. Its calls are made one after the other, in
 their order; of changes that wait, consecutive ones with the same epochs are merged into one call. If a coordinator has
 moved, is loading or does not answer, the call is repeated to the broker that is the coordinator by then, until the
-call's deadline. If a change is refused, the changes that wait after it are refused too, because they depend on it. If
-the heartbeats of several members ask for the same new state, one call creates it. If that call succeeds, the same calls
+call's deadline. If a change fails, the changes that wait directly after it fail too, because they depend on it. If the
+heartbeats of several members ask for the same new state, one call creates it. If that call succeeds, the same calls
 that wait directly after it are answered without being sent. Callbacks may add calls, so they run only when the queues
 are consistent. Sans-io; loop thread only.
 
@@ -43,10 +43,10 @@ MAX_READS = 100
 share partition has up to ``MAX_STATE_BATCHES_OF_ONE`` state batches."""
 MAX_STATE_BATCHES = 40_000
 """Largest number of state batches in one request: brokers refuse requests with more than 50,000 elements. A request
-gets no further call once fewer than MAX_STATE_BATCHES_OF_ONE are left of it."""
+gets no further call once it has room for fewer than MAX_STATE_BATCHES_OF_ONE."""
 MAX_STATE_BATCHES_OF_ONE = 10_000
-"""Largest number of state batches of one share partition, as ``group.share.max.partition.max.record.locks`` limits its
-records."""
+"""Largest number of state batches of one share partition: one for each record in flight, whose number
+``group.share.max.partition.max.record.locks`` limits to 10,000 or less."""
 WRITE = ApiKey.WRITE_SHARE_GROUP_STATE
 
 REPEATABLE = (
@@ -120,7 +120,7 @@ class ShareStatePersister:
         """Ids of brokers that have not answered a request."""
 
     def ask(self, api: ApiKey, key: StateKey, asked: Struct, now_ms: float) -> Deferred[Any]:
-        """Queue a call. The Deferred gets a state or None, or fails with the coordinator's KafkaError."""
+        """Queue a call. The Deferred gets a state or None, or fails with a KafkaError."""
         call = QueuedCall(api, asked, now_ms)
         self._queues.setdefault(key, deque()).append(call)
         return call.answers[0]
@@ -250,7 +250,7 @@ def epochs_of(asked: WritePartition) -> tuple[int, int]:
 
 
 def merge_written(earlier: StateUpdate, later: StateUpdate) -> StateUpdate:
-    """Merge two changes of one state into one; for offsets that both change, the later one counts."""
+    """Merge two changes of one state into one. For offsets that both change, ``merge`` selects the record state."""
     start_offset = max(earlier.start_offset, later.start_offset)
     spans = merge(list(earlier.batches), later.batches)
     return later._replace(start_offset=start_offset, batches=[one for one in spans if one.last >= start_offset])

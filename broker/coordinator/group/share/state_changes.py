@@ -1,8 +1,9 @@
 """Deletion of a share group's states, in steps, and the order of changes to a group's states.
 
-Before the first state of a topic is deleted, a record of the group lists the topic as being deleted, until the last
-state is deleted. If a deletion is interrupted, by a crash or because its client disconnects, the next request to delete
-these states completes the deletion. If a member joins instead, all states of the member's topics are created again.
+Before the first state of a topic is deleted, a record of the group lists the topic as being deleted. The topic stays
+listed until its last state is deleted. If a deletion is interrupted, by a crash or because its client disconnects, the
+next request to delete these states completes the deletion. If a member joins instead, all states of the member's topics
+are created again.
 
 Requests that set start offsets or delete states need a group without members, and run one after the other
 (``run_alone``). Heartbeats wait for these requests. If ``count`` has risen since a heartbeat created states, it creates
