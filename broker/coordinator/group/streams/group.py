@@ -10,9 +10,9 @@ A task is a partition of a subtopology. It is active on one member; standby task
 process has a task twice. No member gets an active task before the task's former owner has reported to have given it up,
 or was removed.
 
-Only ``replay`` changes the durable state. A restart loses the soft state: the configured topology, the version of the
-metadata that it was compared with, the epoch of endpoints, and the member that requested the shutdown of the
-application. Loop thread only.
+Only ``replay`` changes the durable state. A restart loses the soft state: the configured topology,
+``metadata_version``, the epoch of endpoints, and the member that requested the shutdown of the application. Loop thread
+only.
 
 Source: KIP-1071 as of Kafka 4.3; records 17 and 19 to 23 of ``__consumer_offsets``.
 """

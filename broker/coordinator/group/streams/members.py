@@ -1,7 +1,7 @@
 """Streams groups, as handlers call them: members, descriptions, and the creation of internal topics (KIP-1071).
 
 A heartbeat that finds repartition or changelog topics missing begins to create them, and does not wait for them. If the
-client may not create one of them, none is created. The response names creations that are refused at once; a later
+client may not create one of them, none is created. If creations are refused at once, the response says so; a later
 failure is only logged. The next heartbeat tries again. Loop thread only.
 """
 
