@@ -166,7 +166,7 @@ def build_tls(broker: Broker) -> TlsListeners | None:
     try:
         return TlsListeners(names, config.listener_texts(), *parts)
     except ConfigError as error:  # of a store that kafka-configs has set
-        logger.error("stores set by kafka-configs cannot be used, so those of the configuration file are: %s", error)
+        logger.error("stores set by kafka-configs cannot be used; those of the configuration file are used: %s", error)
         return TlsListeners(names, config.listener_texts_with({}), *parts)
 
 
@@ -192,7 +192,7 @@ def build_sasl(broker: Broker) -> Authentication | None:
 
 
 def check_security(config: BrokerConfig) -> None:
-    """Check all security settings, before a start locks or writes any file.
+    """Check the security settings of listeners and HTTP interfaces, before a start locks or writes any file.
 
     Reads the store files, like the parts that use them later. Raises ConfigError.
     """

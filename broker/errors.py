@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StartError(Exception):
-    """The broker cannot start; the message says why, and names the file or key."""
+    """The broker cannot start; the message says why."""
 
 
 class CloseConnectionError(Exception):

@@ -2,8 +2,8 @@
 beginning; they are merged by timestamp, newest first.
 
     loop thread   ``plan``: checks the request and collects the partitions' logs
-    worker        ``FindAnswer``: waits for the indexers if asked, then yields records. If an index is damaged, it is
-                  rebuilt, and the rest of the partition's records is read from the log
+    worker        ``FindAnswer``: waits for the indices (``_wait``), then yields records. If an index is damaged, it
+                  is rebuilt, and the rest of the partition's records is read from the log
 
 An answer that stopped at ``max_records`` says where the next page begins: ``next`` is a text with partitions and
 offsets. In each of these partitions the search goes on below the offset; in the others it begins at the end. All pages
@@ -32,11 +32,11 @@ WAIT_S = 30.0
 """Longest time that a search waits for the indexer, for all partitions together; then it fails with
 IndexBehindError."""
 SETTLE_S = 5.0
-"""Longest time that a search waits for the first steps of indices that have just been enabled."""
+"""Longest time that a search waits for indices that were just enabled, until they are open."""
 
 
 class IndexBehindError(Exception):
-    """The indexer did not reach the high watermarks of all logs within WAIT_S."""
+    """The indexer did not reach the high watermarks of all logs within WAIT_S, or the broker was stopped."""
 
 
 class FoundRecord(NamedTuple):
@@ -63,8 +63,8 @@ class FindRequest:
 class FindAnswer:
     """Iterator of the found records. Iterate in a worker thread.
 
-    At its end ``next`` is the position of the next page, None after the last one; ``index_lag`` is the number of
-    offsets below the high watermarks of all partitions that the indices did not cover yet.
+    At its end ``next`` is the position of the next page, None after the last one. ``index_lag`` is the number of
+    offsets below the high watermarks of all partitions that the indices did not cover after the wait.
     """
 
     request: FindRequest
@@ -90,8 +90,8 @@ class FindAnswer:
             yield found
 
     def _wait(self, indexing: Indexing) -> None:
-        """Wait until the index covers the logs up to their high watermarks, if the request asks for it; else only for
-        the first step of an index that has just been enabled. Adds up ``index_lag``. Raises IndexBehindError."""
+        """Wait until the index covers the logs up to their high watermarks, if the request asks for it; else only until
+        an index that was just enabled is open. Adds up ``index_lag``. Raises IndexBehindError."""
         until_s = self.clock() + (WAIT_S if self.request.wait else SETTLE_S)
         for log in self.logs:
             partition, left_s = log.topic_partition, max(0.0, until_s - self.clock())
@@ -123,8 +123,8 @@ class FindAnswer:
 def plan(broker: Broker, request: FindRequest) -> FindAnswer:
     """Check that a topic has the index that a search needs, and collect its logs, which must be open. Loop thread.
 
-    Raises UnknownTopicOrPartitionError, NotIndexedError, KafkaStorageError, and NotLeaderOrFollowerError if this broker
-    has no replica of a partition.
+    Raises UnknownTopicOrPartitionError, NotIndexedError, what ``Partition.local_log`` raises, and
+    NotLeaderOrFollowerError if this broker has no replica of a partition.
     """
     image = broker.metadata.topics.get(request.topic)
     if image is None:

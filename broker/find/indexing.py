@@ -110,8 +110,8 @@ class Indexing:
         self._broker.loop.call_later(SUPERVISE_S, self._supervise)
 
     def topic_changed(self, image: TopicImage) -> None:
-        """Index the logs of a topic, or stop indexing them, as its configs say. Called when a topic was created, or has
-        more partitions or other configs."""
+        """Index the logs of a topic, or stop indexing them, as its configs say. Called for each topic at the start of
+        the indexing, and when a topic was created, or has more partitions or other configs."""
         config = self._broker.topic_configs.log_config(image)
         for index in range(image.partition_count):
             partition = TopicPartition(image.name, index)
@@ -189,7 +189,7 @@ class Indexing:
         return is_indexed_now()
 
     def rebuild(self, partition: TopicPartition, reason: object) -> None:
-        """Let the indexer thread rebuild the indices of a log, in which damage was found. Any thread."""
+        """Let the indexer thread rebuild the indices of a log, one of which was found damaged. Any thread."""
         logger.warning("the index of %s is damaged and will be rebuilt: %s", partition, reason)
         self._damaged.add(partition)
         self.kick()
@@ -301,8 +301,8 @@ def indexing_of(broker: Broker) -> Indexing:
 
 
 def start_indexing(broker: Broker) -> Indexing:
-    """Build and start the indexing of a broker. Its logs are given to the indexer thread later, each in a turn of the
-    loop of its own. Loop thread."""
+    """Build and start the indexing of a broker. Logs are given to the indexer thread later, each by a callback of its
+    own. Loop thread."""
     indexing = Indexing(broker)
     indexing.start()
     for image in list(broker.metadata.topics.values()):

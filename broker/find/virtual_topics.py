@@ -13,9 +13,9 @@ Filtering reads the disk and decodes records, so it never happens on the loop:
 
 A result without matching records is a *gap*: an empty batch that moves the client's position on. If the job stopped
 because it had read enough, the gap is returned at once. If the job reached the end of the log, the gap is returned
-after GAP_WAIT_MS: a busy topic with few matches should not answer its consumers at every append. For the same reason,
-after a job that reached the end of the log, the next job begins PAUSE_MS later at the earliest. Loop thread, except the
-jobs.
+after GAP_WAIT_MS: a busy topic with few matches should not answer its consumers at every append. So that not every
+append begins a job, the next job begins at the earliest PAUSE_MS after one that reached the end of the log. Loop
+thread, except the jobs.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class FilteredLog:
     def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
         """Return the matching records from ``offset`` on if a job has found them; else nothing, after starting a job.
 
-        Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError.
+        Raises OffsetOutOfRangeError, what ``Partition.local_log`` raises, and the job's error: what
+        ``MatchReader.read`` raises.
         """
         offsets = self._partition.offsets()
         committed = isolation is FetchIsolation.TXN_COMMITTED
@@ -138,8 +139,9 @@ class FilteredLog:
         return result.matching is not None and result.matching.is_gap
 
     def _hand_out(self, result: _Result, key: Key, upper: int, nothing: FetchDataInfo) -> FetchDataInfo:
-        """Return a result's records, or its gap; ``nothing`` for a gap at the end of the log that is too new. If the
-        log has more records after a gap, begin a job for them. Raises the error of the job.
+        """Return a result's records, or its gap; ``nothing`` for a gap at the end of the log that is too new. After
+        a gap at the end, or one that is returned again, begin a job for the records that follow. Raises the error of
+        the job.
         """
         if result.error is not None:
             del self._results[key]
@@ -321,7 +323,7 @@ class VirtualPartition(Partition):
         raise read_only_error(self)
 
     def stands_for(self, real: Partition, tag_header: str | None) -> bool:
-        """Return whether this is a view of ``real`` with its current leader epoch and the topic's tag header."""
+        """Return whether this is a view of ``real`` in its current role and epoch, with the topic's tag header."""
         epochs = self.leader_epoch == real.leader_epoch and self.is_leader == real.is_leader
         return self.real is real and self.tag_header == tag_header and epochs
 

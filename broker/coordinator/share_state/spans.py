@@ -6,10 +6,11 @@
     ARCHIVED       rejected, delivered too often, of an aborted transaction, or without a record: terminal
 
         AVAILABLE --acquire, count + 1--> ACQUIRED --accept--> ACKNOWLEDGED
-            ^                               |  |
-            +--release, lock timed out------+  +--reject, gap, or released at the delivery count limit--> ARCHIVED
+         |  ^                               |  |
+         |  +--release, lock timed out------+  +--reject, gap, aborted, or returned at the delivery count limit--+
+         +--no record in the log-----------------------------------------------------------------> ARCHIVED <----+
 
-Spans are immutable, in order, and do not overlap. Holes between them are offsets at which the log has no records, or
+Spans are immutable, in order, and do not overlap. Holes between them are offsets at which the log has no records, or,
 in stored lists, records that were acquired when their neighbours were stored. The functions are pure: they return new
 lists. The record lock limit bounds the length of a list, so iterating is cheap. Source: KIP-932.
 """
@@ -125,7 +126,7 @@ def precedence(span: Span) -> tuple[int, RecordState]:
 
 def remove_overlaps(spans: Iterable[Span]) -> list[Span]:
     """Remove overlaps, and return the spans in order: where several overlap, the one of the highest precedence counts.
-    Takes n log n steps."""
+    Spans that end before they begin are dropped. Takes n log n steps."""
     spans = list(spans)
     if all(span.first <= span.last for span in spans) and all(one.last < other.first for one, other in pairwise(spans)):
         return spans

@@ -1,11 +1,11 @@
 """The state machine of one partition of ``__share_group_state``: the states of share partitions (KIP-932).
 
-The full state is written (ShareSnapshot) when it is created and after every ``UPDATES_PER_SNAPSHOT`` changes; other
+The full state is written (ShareSnapshot) when it is created or reset, and after ``UPDATES_PER_SNAPSHOT`` updates; other
 changes are written without the rest of the state (ShareUpdate). So records below the oldest snapshot in use are not
 needed: they are deleted every ``PRUNE_INTERVAL_MS``. A state that never changes would keep its old snapshot, and so all
-records after it. So a new snapshot is written of a state that has not changed for ``COLD_AFTER_MS``, if more records
-than the shard has states were appended after its snapshot. Records are deleted only when the new snapshots are
-committed: otherwise the next coordinator might find neither the old nor the new ones.
+records after it. So a new snapshot is written of a state that has not changed for ``COLD_AFTER_MS``, if at least as
+many records as the shard has states were appended after its snapshot. Records are deleted only when the new snapshots
+are committed: otherwise the next coordinator might find neither the old nor the new ones.
 
 Epochs: ``state_epoch`` is the group's epoch at the creation of the state, ``snapshot_epoch`` counts snapshots. In a
 cluster, when a leader of the partition reads the state, its leader epoch is stored: from then on earlier leaders are
@@ -274,7 +274,7 @@ class ShareStateShard:
 
 
 def check_epoch(epoch: int, known: int, error: type[KafkaError]) -> None:
-    """Raise ``error`` for an epoch that is older than the state's, which is ``known``."""
+    """Raise ``error`` for an epoch that is older than the state's, which is ``known``; NO_EPOCH is never refused."""
     if epoch != NO_EPOCH and epoch < known:
         raise error
 

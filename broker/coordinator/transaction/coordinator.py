@@ -77,7 +77,8 @@ class MarkerWriter(Protocol):
 class TransactionCoordinator:
     """Transactional ids in those partitions of ``__transaction_state`` that this broker leads.
 
-    Methods that answer requests also raise what ``CoordinatorRuntime.shard_for`` and ``execute`` raise.
+    Methods that answer requests also raise what ``CoordinatorRuntime.shard_for`` and ``execute`` raise, and
+    InvalidRequestError for an empty transactional id.
     """
 
     def __init__(

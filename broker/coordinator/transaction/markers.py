@@ -56,7 +56,7 @@ class BrokerMarkerWriter:
         transaction_version: int = 0,
     ) -> Deferred[None]:
         """Append the marker on this broker, or have the partition's leader append it. The Deferred completes when the
-        marker is committed.
+        marker is committed, or if another broker's partition does not need it.
 
         Raises UnknownTopicOrPartitionError and what the append raises.
         """

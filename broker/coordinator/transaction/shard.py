@@ -7,6 +7,7 @@ record. Errors:
     another producer id ................................ INVALID_PRODUCER_ID_MAPPING (InitProducerId: PRODUCER_FENCED)
     another epoch, or MAX_EPOCH ........................ PRODUCER_FENCED (INVALID_PRODUCER_EPOCH for old clients)
     markers are being written .......................... CONCURRENT_TRANSACTIONS, which clients retry
+    a partition to verify that was not added ........... TRANSACTION_ABORTABLE
     a transition that the state does not allow ......... INVALID_TXN_STATE, such as a commit while aborting
 
 Once a prepare record is in the log, the transaction will be committed or aborted: the coordinator's ``finish`` writes
@@ -143,7 +144,7 @@ class TransactionShard:
 
     def _next_identity(self, transaction: Transaction, request: InitProducerIdRequest) -> tuple[int, int, int]:
         """Choose the producer id and epoch, and return with them the transaction's next ``last_producer_epoch``
-        (KIP-360). Raises ProducerFencedError."""
+        (KIP-360). Raises ProducerFencedError, and what ``next_producer_id`` raises."""
         expected = request.producer_epoch if request.producer_id != NO_PRODUCER_ID else None
         current = transaction.producer_epoch
         if transaction.is_epoch_exhausted and expected in (None, current):
@@ -168,8 +169,9 @@ class TransactionShard:
     def add_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[PartitionKey], version: int
     ) -> CoordinatorResult[None]:
-        """Add partitions to a transaction, for AddPartitionsToTxn, AddOffsetsToTxn, and Produce in transactions v2.
-        ``version`` is the client's transaction version. Raises what ``_find`` raises, ConcurrentTransactionsError.
+        """Add partitions to a transaction, for AddPartitionsToTxn, AddOffsetsToTxn, and in transactions v2 for Produce
+        and TxnOffsetCommit. ``version`` is the client's transaction version. Raises what ``_find`` raises,
+        ConcurrentTransactionsError.
         """
         transaction = self._find(transactional_id, *producer)
         if transaction.state in PREPARED:
@@ -364,8 +366,8 @@ def _answer_repeat(transaction: Transaction, *, commit: bool) -> CoordinatorResu
 
 
 def expire(transactions: dict[str, Transaction], oldest_ms: int) -> Parts:
-    """Yield results with the tombstones of ids that were last used at ``oldest_ms`` or before, in parts: there may be a
-    million ids."""
+    """Yield results with the tombstones of ids that were last used at ``oldest_ms`` or before, and have no open or
+    prepared transaction. The ids are checked in parts: there may be a million."""
     known = list(transactions)
     for begin in range(0, len(known), EXPIRY_PART):
         found = [transactions.get(transactional_id) for transactional_id in known[begin : begin + EXPIRY_PART]]

@@ -10,10 +10,10 @@
 (v2 is transactions v2, KIP-890.) The record of every transition has a ``TransactionLogValue``; ``Transaction.apply``
 sets the state from it, when serving and when loading.
 
-Epochs. InitProducerId raises the epoch. A fence (timeout, or InitProducerId during an open transaction) also raises it.
-Its markers have the raised epoch, so the old producer can append nothing after the abort. In transactions v2 (KIP-890)
-each EndTxn raises it: the marker has the raised epoch, and the client continues with it. No client gets 32767: after
-32766 the producer id changes.
+Epochs. InitProducerId raises the epoch; a retry of it does not. A fence (timeout, or InitProducerId during an open
+transaction) also raises it. Its markers have the raised epoch, so the old producer can append nothing after the abort.
+In transactions v2 (KIP-890) each EndTxn raises it: the marker has the raised epoch, and the client continues with it.
+No client gets 32767: after 32766 the producer id changes.
 
 Source: KIP-98, KIP-360 (retries of InitProducerId), KIP-890.
 """
@@ -68,9 +68,9 @@ class Transaction:
 
     Only ``apply`` changes what is in the log. Two attributes are not in the log. ``last_producer_epoch`` is the
     producer's epoch before its last InitProducerId, or before its last EndTxn of transactions v2: if the answer was
-    lost, InitProducerId comes with this epoch. It is -1 after a fence. After a restart it is unknown, so such an
-    InitProducerId is fenced, as in Kafka. ``unmarked`` are the partitions of a prepared transaction whose marker is not
-    written yet.
+    lost, InitProducerId comes with this epoch. It is -1 after a fence, and after an InitProducerId without a producer
+    id. After a restart it is unknown, so a repeated InitProducerId is fenced, as in Kafka. ``unmarked`` are the
+    partitions of a prepared transaction whose marker is not written yet.
     """
 
     __slots__ = (
