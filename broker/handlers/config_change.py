@@ -51,8 +51,8 @@ def check_and_change(
     notes: Notes | None,
 ) -> Steps[Deferred[None]]:
     """Begin a change as ``begin_change`` does, after ``check`` has passed in a thread. ``check`` tests the TLS stores
-    that the change sets; it is None for a change that sets none. The stores are read again after a change, even if its
-    keys have the same values. Raises what ``check`` and ``begin_change`` raise.
+    that the change sets; it is None if there is nothing to test. After a change with a ``check`` the stores are read
+    again, even if its keys keep their values. Raises what ``check`` and ``begin_change`` raise.
     """
     if check is not None:
         yield from wait_for(run_in_thread(broker.loop, broker.executor, check))
@@ -65,10 +65,11 @@ def check_and_change(
 def begin_change(
     broker: Broker, context: RequestContext, resource: ConfigResource, work: Callable[[], None], notes: Notes | None
 ) -> Deferred[None]:
-    """Begin the change that ``work`` commits, and note it for the audit log. If partitions are being added to the
-    topic, the change begins after that. ``notes`` is None if the request only asks for validation.
+    """Begin the change that ``work`` commits, and note it for the audit log. If the resource is a topic to which
+    partitions are being added, the change begins after that. ``notes`` is None if the request only asks for validation.
 
-    Returns a Deferred that settles when the change is durable. Raises what ``work`` raises.
+    Returns a Deferred that settles when the change is durable. Raises what ``work`` raises; if the change has waited,
+    the Deferred fails with that error instead.
     """
     change = broker.topics.changes.commit(topic_of(resource.resource_type, resource.resource_name), work)
     if notes is not None:

@@ -25,7 +25,8 @@ Request = ConsumerGroupHeartbeatRequest
 def handle(
     broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> Deferred[ConsumerGroupHeartbeatResponse]:
-    """Answer one heartbeat; the answer holds the assignment when it has changed or the member asks."""
+    """Answer one heartbeat; the answer holds the assignment if it has changed, the member joins, or the request has all
+    fields."""
     return coordinators_of(broker).groups.consumer_group_heartbeat(context, request)
 
 

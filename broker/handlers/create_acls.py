@@ -38,7 +38,8 @@ Request = CreateAclsRequest
 def handle(broker: Broker, context: RequestContext, request: CreateAclsRequest) -> Steps[CreateAclsResponse]:
     """Create the rules that are valid, in one batch.
 
-    Raises SecurityDisabledError, PolicyViolationError; CloseConnectionError for a rule with UNKNOWN in it.
+    Raises SecurityDisabledError, PolicyViolationError, KafkaStorageError; CloseConnectionError for a rule with UNKNOWN
+    in it.
     """
     authorizer = broker.authorizer
     if authorizer is None:

@@ -40,7 +40,7 @@ Request = CreateDelegationTokenRequest
 def handle(
     broker: Broker, context: RequestContext, request: CreateDelegationTokenRequest
 ) -> Steps[CreateDelegationTokenResponse]:
-    """Create a token, and answer when it is durable; an error is in the response."""
+    """Create a token, and answer when it is durable; a refusal is in the response. Raises KafkaStorageError."""
     from tidelog.broker.security import delegation_tokens  # not at the start: most brokers have no tokens
 
     requester = context.principal

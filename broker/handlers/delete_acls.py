@@ -35,7 +35,7 @@ Request = DeleteAclsRequest
 
 def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) -> Steps[DeleteAclsResponse]:
     """Remove the rules that match the filters. Raises SecurityDisabledError, PolicyViolationError,
-    CloseConnectionError."""
+    KafkaStorageError; CloseConnectionError for a filter with UNKNOWN in it."""
     if broker.authorizer is None:
         raise SecurityDisabledError("No Authorizer is configured.")
     filters: list[AclFilter] = []

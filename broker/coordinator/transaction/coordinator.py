@@ -58,7 +58,7 @@ class MarkerWriter(Protocol):
     """Writes transaction markers to partitions."""
 
     def when_open(self, partition: PartitionKey) -> Deferred[None] | None:
-        """Begin to open the partition's log. Returns None if the log is open or does not exist."""
+        """Begin to open the log. Returns None if it is open, or this broker does not have the partition."""
         ...
 
     def write(

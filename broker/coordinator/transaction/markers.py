@@ -43,7 +43,7 @@ class BrokerMarkerWriter:
         self._groups = groups
 
     def when_open(self, partition: PartitionKey) -> Deferred[None] | None:
-        """Begin to open the partition's log in a thread. Returns None if the log is open or does not exist."""
+        """Begin to open the log in a thread. Returns None if it is open, or this broker does not have the partition."""
         return opening_of(self._broker, *partition)
 
     def write(
