@@ -78,8 +78,8 @@ def identify(
     broker: Broker, known: dict[str, tuple[str | None, bytes]], topic: DeleteTopicState
 ) -> tuple[str | None, bytes]:
     """Return the name or id of a topic in the request. A name that exists is given as its id: the topic may be named by
-    both. ``known`` keeps what was returned for a name: another step must not give another id, since the authorizer
-    leaves it to this handler to refuse a name that is repeated."""
+    both. ``known`` keeps what was returned for each name, because topics may be created or deleted between two steps. A
+    repeated name must always be recognized: the authorizer does not check it, as this handler refuses it."""
     if topic.name is None or topic.topic_id != ZERO_UUID:
         return topic.name, bytes(topic.topic_id)
     if topic.name not in known:

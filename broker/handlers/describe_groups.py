@@ -1,6 +1,7 @@
 """DescribeGroups: members and assignments of classic groups.
 
-v3 authorized operations (KIP-430); v4 instance ids; v5 flexible; v6 GROUP_ID_NOT_FOUND instead of Dead (KIP-1043).
+v3 authorized operations (KIP-430); v4 instance ids; v5 flexible; v6 the error GROUP_ID_NOT_FOUND for a group that does
+not exist or is not classic (KIP-1043). Its state is Dead in all versions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Request = DescribeGroupsRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Steps[DescribeGroupsResponse]:
-    """Describe each group once, however often it is named; each has its own error."""
+    """Describe each group once, however often it is named; each has its own error. Raises NotCoordinatorError if the
+    records of a group are not committed."""
     operations = request.include_authorized_operations
     coordinator = coordinators_of(broker).groups
     describe = partial(coordinator.describe_group, context, operations=operations)

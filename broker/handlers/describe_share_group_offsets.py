@@ -25,7 +25,7 @@ def handle(
     broker: Broker, context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> Steps[DescribeShareGroupOffsetsResponse]:
     """Describe each group; each has its own error. A group that is named without topics is described once, with the
-    offsets of all its topics."""
+    offsets of all its topics. Raises UnsupportedVersionError while share groups are disabled."""
     check_enabled(broker)
     members = coordinators_of(broker).share_members
     groups = []

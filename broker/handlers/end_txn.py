@@ -25,8 +25,8 @@ _FIRST_VERSION_THAT_RAISES = 5
 
 
 def handle(broker: Broker, context: RequestContext, request: EndTxnRequest) -> Deferred[EndTxnResponse]:
-    """Commit or abort; the answer is sent when the decision is committed. Raises what ``TransactionShard.end``
-    raises."""
+    """Commit or abort; the answer is sent when the decision is committed. Raises what ``TransactionCoordinator.end``
+    raises, InvalidProducerEpochError in place of ProducerFencedError before v2."""
     transaction_version = 2 if context.api_version >= _FIRST_VERSION_THAT_RAISES else 0
     try:
         decided = coordinators_of(broker).transactions.end(request, transaction_version)
