@@ -10,9 +10,10 @@ fetched record; v13+ topic ids; v16+ the address of the leader that an error nam
                         its offsets; answered at the deadline
 
 A *target* is one partition of a fetch, with its fetch offset and limit. ``fetch.pxd`` declares the C types. Generators
-are in ``long_fetch``: the dispatcher recognizes only those of plain Python. No work is done for each record: a result
-is a slice of a file. From v3 on, a first batch larger than a limit is returned in full, so that a consumer always makes
-progress (KIP-74). Clients of v0-2 get the beginning of such a batch, and then ask for more.
+are in ``long_fetch``: the dispatcher recognizes only those of plain Python. From v4 on, a result is a slice of a file,
+without work for each record; only the records of virtual topics are filtered, in a thread. From v3 on, a first batch
+larger than a limit is returned in full, so that a consumer always makes progress (KIP-74). Clients of v0-2 get the
+beginning of such a batch, and then ask again with a larger limit.
 """
 
 from __future__ import annotations
@@ -277,7 +278,8 @@ class DelayedFetch:
 
 
 def read_targets(broker: Broker, targets: list[FetchTarget], params: ReadParams) -> ReadResult:
-    """Read each target in order until the response limit is used up. The results own their slices."""
+    """Read each target in order. Once the response limit is used up, targets get no records. The results own their
+    slices."""
     read = PartitionRead(broker, params)
     read.add(targets)
     return read.result()
@@ -387,8 +389,7 @@ def read_partition(
 ) -> PartitionData | None:
     """Read one partition's part of the response; None if an incremental response omits it because nothing changed.
 
-    Raises NotLeaderOrFollowerError, OffsetOutOfRangeError, FencedLeaderEpochError, UnknownLeaderEpochError,
-    KafkaStorageError, UnsupportedCompressionTypeError.
+    Raises UnsupportedCompressionTypeError, and what ``offsets``, ``divergence`` and ``read`` of ``Partition`` raise.
     """
     epoch = target.current_leader_epoch
     offsets = partition.offsets(epoch if epoch > _NO_EPOCH else _NO_EPOCH, by_follower=by_follower)

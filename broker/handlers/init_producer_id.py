@@ -41,7 +41,7 @@ def _answer_later(
     broker: Broker, context: RequestContext, request: InitProducerIdRequest, available: Deferred[None]
 ) -> Steps[Any]:
     yield from broker.imports.wait_until_loaded(_COORDINATORS)
-    if not available.done:  # its error is raised where an id is taken
+    if not available.done:  # if it fails, ``take`` raises where an id is needed
         yield available
     return _answer_of_coordinator(broker, context, request)
 

@@ -98,9 +98,11 @@ def error_response(request: ListOffsetsRequest, error: KafkaError) -> ListOffset
 def _look_up(
     partition: Partition, asked: ListOffsetsPartition, request: ListOffsetsRequest, version: int
 ) -> ListOffsetsPartitionResponse:
-    """Look up one partition's offset. Raises UnsupportedVersionError, KafkaStorageError, and what
-    ``Partition.check_leader`` raises. While a new leader does not know its followers' log ends yet, it raises
-    OffsetNotAvailableError, or LeaderNotAvailableError before v5.
+    """Look up one partition's offset. Raises UnsupportedVersionError, and what ``Partition.offsets`` and
+    ``Partition.offset_for`` raise.
+
+    Raises OffsetNotAvailableError, or LeaderNotAvailableError before v5, if a consumer's answer may change once a new
+    leader knows its followers' log ends.
     """
     timestamp = asked.timestamp
     if timestamp < EARLIEST and version < _SINCE_VERSION.get(timestamp, _NEVER):

@@ -133,7 +133,7 @@ def read_in_steps(read: TargetRead, targets: list[FetchTarget]) -> Steps[ReadRes
 
 def read_until_enough(broker: Broker, context: FetchContext, params: ReadParams, max_wait_ms: int) -> Steps[ReadResult]:
     """Read, wait and read again until there are ``min_bytes``, but no longer than ``max_wait_ms``. For the check of a
-    transaction index, wait up to PROOF_WAIT_MS.
+    transaction index, wait up to PROOF_WAIT_MS if that is longer.
 
     Each wait for records begins before the partitions are read, so that no append between the read and the wait is
     missed.

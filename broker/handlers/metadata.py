@@ -7,8 +7,8 @@ Versions
   8+     authorized operations (KIP-430); those of the cluster only up to 10
   10+    topic ids in answers    12+  topics may be asked for by id (KIP-516)    13  an error code for the whole answer
 
-A topic that does not exist is created when both ``auto.create.topics.enable`` and the client say so. The answer is sent
-when the topic exists; Kafka answers UNKNOWN_TOPIC_OR_PARTITION at first.
+A topic that does not exist is created when both ``auto.create.topics.enable`` and the client say so. A lone node
+answers when the topic exists. A member of a cluster answers UNKNOWN_TOPIC_OR_PARTITION at first, as Kafka does.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def create(broker: Broker, context: RequestContext, request: MetadataRequest, na
             validate_topic_name(name)
             return UnknownTopicOrPartitionError()
         return broker.topics.changes.auto_create(name, partial(note_named, context, name))
-    except TopicAlreadyExistsError:  # it is being deleted, or another broker created it first
+    except TopicAlreadyExistsError:  # its name is not free until its deletion ends
         return UnknownTopicOrPartitionError()
     except KafkaError as error:
         return strip_traceback(error)
