@@ -46,8 +46,8 @@ NOWHERE = MetadataPosition(-1, -1)
 class KnownRecord:
     """The search for the record at a known position. Comparisons raise MetadataLostError if there is another record.
 
-    Committed batches are compared while they are replayed. When the replay begins with a snapshot that is at least as
-    new as the record, ``passed_by`` is set, and the observer has to fetch at the record's own offset. The answer may be
+    Committed batches are compared while they are replayed. If the replay begins with a snapshot that is at least as new
+    as the record, ``passed_by`` is set. Then the observer has to fetch at the record's own offset. The answer may be
     such a snapshot again. That is not a loss: every quorum deletes its log up to a snapshot.
     """
 
