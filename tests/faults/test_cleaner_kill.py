@@ -68,8 +68,8 @@ def read_all(bootstrap: str) -> dict[int, tuple[bytes, bytes]]:
         end = Admin(bootstrap).offset(TOPIC, 0, "latest")
         consumer.assign([TopicPartition(TOPIC, 0, 0)])
         found: dict[int, tuple[bytes, bytes]] = {}
-        offset = -1
-        while offset < end - 1:
+        last = -1
+        while last < end - 1:
             message = consumer.poll(30)
             assert message is not None, "the consumer got no record in time"
             assert message.error() is None
@@ -78,6 +78,7 @@ def read_all(bootstrap: str) -> dict[int, tuple[bytes, bytes]]:
             assert isinstance(key, bytes)
             assert isinstance(value, bytes)
             found[offset] = key, value
+            last = offset
         return found
     finally:
         consumer.close()

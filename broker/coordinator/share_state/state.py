@@ -3,8 +3,8 @@
 The full state is written (ShareSnapshot) when it is created or reset, and after ``UPDATES_PER_SNAPSHOT`` updates; other
 changes are written without the rest of the state (ShareUpdate). So records below the oldest snapshot in use are not
 needed: they are deleted every ``PRUNE_INTERVAL_MS``. A state that never changes would keep its old snapshot, and so all
-records after it. So a new snapshot is written of a state that has not changed for ``COLD_AFTER_MS``, once enough records
-were appended after its old one: as many as the shard has states. Records are deleted only when the new snapshots are
+records after it. So a state that has not changed for ``COLD_AFTER_MS`` gets a new snapshot, once enough records were
+appended after its old one: as many as the shard has states. Records are deleted only when the new snapshots are
 committed: otherwise the next coordinator might find neither the old nor the new ones.
 
 Epochs: ``state_epoch`` is the group's epoch at the creation of the state, ``snapshot_epoch`` counts snapshots. In a
