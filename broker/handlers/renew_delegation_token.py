@@ -25,7 +25,7 @@ Request = RenewDelegationTokenRequest
 def handle(
     broker: Broker, context: RequestContext, request: RenewDelegationTokenRequest
 ) -> Steps[RenewDelegationTokenResponse]:
-    """Renew a token. Raises a KafkaError if that is refused."""
+    """Renew a token. Raises a KafkaError if that is refused or cannot be stored."""
     expires_ms = yield from change_expiry(
         broker,
         context,

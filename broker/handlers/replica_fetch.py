@@ -4,11 +4,11 @@
     before the read -> answer with the log start and the high watermark, which the fetch offset may have raised
 
 If there is nothing to read, the fetch is parked until one of the partitions has records or another leader. A partition
-without records and without new offsets then *rests*: the next fetches of its session do not read it until one of its
-offsets moves (:mod:`tidelog.broker.replica.replication.resting`). A fetch of many partitions is read in steps.
+without records and without new offsets may then *rest*: the next fetches of its session do not read it until its rest
+ends (:mod:`tidelog.broker.replica.replication.resting`). A fetch of many partitions is read in steps.
 
-A follower whose last epoch the leader does not know gets OFFSET_OUT_OF_RANGE: a divergence without an offset would make
-Kafka's followers fetch again without a pause.
+A follower whose last epoch is later than all of the leader's log gets OFFSET_OUT_OF_RANGE: a divergence without an
+offset would make Kafka's followers fetch again without a pause.
 
 Source: ReplicaManager.fetchMessages and Partition.fetchRecords of Kafka 4.3; KIP-227, KIP-595, KIP-903.
 """
@@ -190,8 +190,9 @@ class FollowerFetch:
 class DelayedReplicaFetch:
     """A follower's fetch that waits for records, as an operation of the purgatory.
 
-    It reads only the partitions that have changed, not all of the session. It is parked under the partitions that do
-    not rest, and under the session for those that rest: if the rest of one ends, the fetch is answered at once.
+    A full fetch reads all its partitions; an incremental one only those that have changed. It is parked under the
+    partitions that do not rest, and under the session for those that rest. If the rest of one ends, the fetch reads all
+    that do not rest, and is answered at once.
     """
 
     __slots__ = ("_deferred", "_fetch", "_waited")
@@ -266,7 +267,7 @@ def partition_or_none(manager: ReplicaManager, target: FetchTarget) -> Partition
 
 def find_partition(manager: ReplicaManager, target: FetchTarget) -> Partition:
     """Return the partition that a follower fetches. Raises UnknownTopicIdError, UnknownTopicOrPartitionError,
-    NotLeaderOrFollowerError."""
+    NotLeaderOrFollowerError, InvalidTopicError."""
     if target.topic:
         return manager.partition(target.topic, target.index)
     return manager.partition_by_id(target.topic_id, target.index)
@@ -336,11 +337,11 @@ def is_held_back(leading: Leading, replica_id: int) -> bool:
 def read_partition(
     partition: Partition, target: FetchTarget, replica: Replica, limit: int, *, is_first_read: bool, one_message: bool
 ) -> PartitionData:
-    """Read one partition's part of the answer. At the first read of a request, note the follower's offsets. A throttled
-    follower gets no records.
+    """Read one partition's part of the answer. At the first read of a request, note the follower's offsets, unless its
+    log diverges. A follower that is held back (``is_held_back``) gets no records.
 
     Raises FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, OffsetOutOfRangeError,
-    KafkaStorageError.
+    CorruptMessageError, KafkaStorageError.
     """
     partition.check_leader(target.current_leader_epoch)
     leading = partition.leading

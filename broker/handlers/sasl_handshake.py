@@ -1,6 +1,7 @@
-"""SaslHandshake outside of an authentication: ILLEGAL_SASL_STATE. Versions 0 to 1.
+"""SaslHandshake that begins no authentication: ILLEGAL_SASL_STATE. Versions 0 to 1.
 
-While a connection authenticates, ``tidelog.broker.security.sasl.authenticator`` handles its requests.
+It comes on a listener without SASL, or within a second after the last re-authentication began. All others are handled
+by ``tidelog.broker.network.authentication``.
 """
 
 from __future__ import annotations

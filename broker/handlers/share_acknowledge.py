@@ -1,7 +1,7 @@
 """ShareAcknowledge v1-2: acknowledge acquired records without fetching more (KIP-932).
 
 v2 renews locks (KIP-1222). A request with the final epoch ends the session: records that the member has acquired and
-not acknowledged are available again.
+not acknowledged are released.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) 
     if released is not None or request.is_renew_ack:
         yield released
         return (yield from answer.response({}))
-    # The logs are opened first, so that no records are locked while the request waits for the disk.
+    # Logs are opened and states loaded first, so that no records are locked while the request waits for them.
     yield from (yield from openings(broker, groups, key, session))
     return (yield from fetch(broker, context, request, answer))
 
@@ -87,8 +87,8 @@ def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) 
 def openings(
     broker: Broker, groups: ShareGroups, key: SessionKey, session: ShareSession
 ) -> Steps[list[Deferred[None]]]:
-    """Begin to open the logs that are not open: those of the session's partitions, and those with the group's share
-    states of these partitions."""
+    """Begin to open the logs of the session's partitions, and to load the group's share states of these partitions,
+    where that is needed."""
     found: list[Deferred[None] | None] = []
     for topic_id, index in list(session.partitions):
         found.append(opening_of(broker, "", index, topic_id))
@@ -264,7 +264,7 @@ class _Answer:
 
     def withdraw(self) -> ShareFetchResponse:
         """Make the acquired records available again, and build a response without them, which is sent in place of the
-        last one."""
+        one that ``response`` built."""
         partitions = self.session.partitions
         for partition, data in self._results.items():
             self.groups.take_back(self.key, partition, data.acquired_records)

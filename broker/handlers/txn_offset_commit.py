@@ -44,8 +44,12 @@ _FIRST_VERSION_WITH_ABORTABLE = 4
 
 
 def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> Steps[TxnOffsetCommitResponse]:
-    """Check the transaction, then the member, then append the offsets. Raises a KafkaError if the record that adds the
-    group's partition to the transaction is not committed; all other errors are in the response."""
+    """Check the transaction, then the member, then append the offsets. The transaction is not checked if
+    ``transaction.partition.verification.enable`` is false.
+
+    Raises a KafkaError if the record that adds the group's partition to the transaction is not committed; all other
+    errors are in the response.
+    """
     parts = []
     for topics in chunks_of(request.topics):
         parts.append(divide(broker.metadata, topics))
