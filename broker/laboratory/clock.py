@@ -20,7 +20,8 @@ class LaboratoryTime:
     def __init__(self, base: Time | None = None) -> None:
         self._base: Time = base or SystemTime()
         self.ahead_ms = 0
-        """Milliseconds by which both clocks are ahead of the machine's."""
+        """Milliseconds by which both clocks are ahead of the machine's. While the broker is stopped, a restore sets the
+        number of the snapshot, which may be smaller."""
 
     def milliseconds(self) -> int:
         return self._base.milliseconds() + self.ahead_ms

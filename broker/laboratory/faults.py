@@ -113,7 +113,7 @@ class Faults:
 
 
 class FaultyHandler:
-    """The handler of one API after the laboratory's faults. The dispatcher uses it in place of the handler's module."""
+    """The handler of one API with the laboratory's faults. The dispatcher uses it in place of the handler's module."""
 
     def __init__(self, faults: Faults, api_key: int, module: Any) -> None:
         self._faults = faults
@@ -195,7 +195,7 @@ class LaboratoryDispatcher(Dispatcher):
         self._faults = faults
 
     def dispatch(self, context: RequestContext, frame: memoryview) -> Answer:
-        """Answer a request from a copy of its frame: during a delay other requests use the receive buffer."""
+        """Answer a request from a frame in memory of its own: during a delay others use the receive buffer."""
         return super().dispatch(context, own_frame(frame))
 
     def _handler(self, api_key: int, entry: HandlerEntry) -> Any:

@@ -1,8 +1,9 @@
-"""Files of a laboratory: never synced, and on a disk that is full when a test says so.
+"""Files of a laboratory: not synced, and on a disk that is full when a test says so.
 
 A laboratory is a broker for tests. Its data are not needed after its process has ended, so they need not survive a
 power loss: starting, stopping and creating topics wait for no disk. A full disk refuses writes that make a file longer,
-as the kernel does. Any thread.
+as the kernel does. Copies between files (``copy_from``), and files that ``tidelog.log.find`` and the cleaner use by
+descriptor, are as without a laboratory. Any thread.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Disk:
 
 
 class LaboratoryFile(OsFile):
-    """A file that is never synced, and takes no more bytes while the disk is full."""
+    """A file that is never synced, and that ``write_at`` makes no longer while the disk is full."""
 
     __slots__ = ("_disk",)
 

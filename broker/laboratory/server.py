@@ -1,8 +1,8 @@
 """The server of a laboratory: a broker that can be restarted on a snapshot of its files, within one process.
 
     snapshot   the broker stops cleanly -> its directories are copied -> it starts on the same ports
-    restore    the broker stops -> files that differ from the snapshot are written to a staging directory -> they
-               replace the live files -> the broker starts on the same ports
+    restore    the broker stops -> files that differ from the snapshot are written to a directory ``.staged`` in each
+               data directory -> they replace the live files -> the broker starts on the same ports
 
 If a copy fails, the broker starts again on its unchanged files: whatever may need more disk space is done before any
 live file changes. Modules stay imported and files are not synced (``files.py``), so a restart takes milliseconds. Each
@@ -133,7 +133,7 @@ class LaboratoryServer:
 
     async def snapshot(self) -> int:
         """Copy the whole state. Returns the snapshot's number, for ``restore``. The broker stops meanwhile, which ends
-        faults and a full disk. Raises OSError, and what ``Server.start`` raises."""
+        faults, a full disk and what ``move_leader`` did. Raises OSError, and what ``Server.start`` raises."""
         await self._stop_broker()
         number = len(self._snapshots)
         try:

@@ -7,8 +7,8 @@ serve`` therefore makes automatic full collections rare (``AUTOMATIC_THRESHOLD``
 ==============================  ===================================================================================
 no long request in progress     a full collection. If it takes LONG_MS or more, the remaining objects are frozen, so
                                 that the next collection looks at newer objects only
-a long request: in steps, in a  no collection. From MANY_OBJECTS on all objects are frozen, which takes no time; those
-thread for records, or waiting  in no cycle are freed all the same
+a long request: in steps, in a  no collection, for a minute at most. From MANY_OBJECTS on all objects are frozen,
+thread for records, or waiting  which takes no time; those in no cycle are freed all the same
 COMPLETE_MS after the last      a full collection that looks at frozen objects too, for the cycles among them
 collection of this kind
 ==============================  ===================================================================================

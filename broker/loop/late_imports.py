@@ -1,10 +1,11 @@
 """Imports, in a thread, of modules that a broker may never need.
 
-A module is imported when the first request needs it, and that request waits. Importing the coordinators' hundred
-modules takes 60 ms: on the loop's thread no client would be served for so long. An importing thread holds the
-interpreter lock for at most some milliseconds at a time, so that other clients are served meanwhile. Invariants: each
-module is imported by one thread, once. A module whose import is in progress counts as not loaded, since the loop would
-wait for the importing thread's lock. That includes a module that another one imports in a thread. Loop thread only.
+A module is imported when the first request needs it, and that request waits. The module of a late service
+(:mod:`tidelog.broker.loop.lazy`) is imported before the service begins. Importing the coordinators' hundred modules
+takes 60 ms: on the loop's thread no client would be served for so long. An importing thread holds the interpreter lock
+for at most some milliseconds at a time, so that other clients are served meanwhile. Invariants: each module is imported
+by one thread, once. A module whose import is in progress counts as not loaded, even if another module imports it: the
+loop would wait for the importing thread's lock. Loop thread only.
 """
 
 from __future__ import annotations

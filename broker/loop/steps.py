@@ -265,8 +265,8 @@ class StepRunner:
         self._begin_large()
 
     def is_busy(self) -> bool:
-        """Return whether a job runs or waits for its next slice, or ``long_waits`` has any. Any thread may ask: a job
-        is added to a new collection before it is removed from the old one."""
+        """Return whether a job runs or waits for its next slice, or ``long_waits`` has any. Jobs in their first slice
+        do not count. Any thread may ask: a job is added to a new collection before it is removed from the old one."""
         return self._is_in_turn or bool(self._jobs or self.long_waits)
 
     def add(self, job: Job) -> None:

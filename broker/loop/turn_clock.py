@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 READ_EVERY_MS = 1.0
 NOTABLE_MS = 1.0
 LONG_MS = 50.0
-"""A turn of this wall time or more is logged and counted."""
+"""A turn of this wall time or more is counted. It is logged unless the last line is younger than LOG_EVERY_MS."""
 LOG_EVERY_MS = 1_000.0
 
 
