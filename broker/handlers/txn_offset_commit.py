@@ -44,7 +44,7 @@ _FIRST_VERSION_WITH_ABORTABLE = 4
 
 
 def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> Steps[TxnOffsetCommitResponse]:
-    """Check the transaction, then the member, then append the offsets. The transaction is not checked if
+    """Check the transaction, then the member, then append the offsets. Up to v4 the transaction is not checked if
     ``transaction.partition.verification.enable`` is false.
 
     Raises a KafkaError if the record that adds the group's partition to the transaction is not committed; all other
