@@ -70,7 +70,10 @@ def read_metadata_log(file_system: FileSystem, directory: str) -> LoadedMetadata
         except (CorruptMessageError, UnsupportedVersionError) as error:
             raise KafkaStorageError(f"{path}: {error}") from error
     _take_segments(replay, file_system, list(_segments_from(names, directory, replay.next_offset)))
-    published = replay.publish()
+    try:
+        published = replay.publish()
+    except CorruptMessageError as error:
+        raise KafkaStorageError(f"{directory}: {error}") from error
     if published is not None:
         note_deletions(deletions, published.delta)
     is_unsafe = published is not None and published.delta.is_unsafe_for_kafka

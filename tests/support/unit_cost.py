@@ -20,6 +20,8 @@ MAX_CPU_S = 1.0
 MODULES_NAMED = 40
 """Rows of the table of modules."""
 _PROPERTY = "cpu_s"
+_READ = pytest.StashKey[float]()
+"""CPU time at the end of the last phase."""
 
 
 class ModuleCost(NamedTuple):
@@ -41,12 +43,16 @@ def cpu_seconds() -> float:
 
 
 def _note_phase(item: pytest.Item) -> Generator[None]:
-    """Note the CPU time of a phase in the test's properties, which pytest-xdist sends with the phase's report."""
-    begin = cpu_seconds()
+    """Note the CPU time of a phase in the test's properties, which pytest-xdist sends with the phase's report.
+
+    A phase begins where the last one ended: a reading takes 0.3 ms in a process with a hundred threads.
+    """
+    begin = item.config.stash.get(_READ, None) or cpu_seconds()
     try:
         return (yield)
     finally:
-        item.user_properties.append((_PROPERTY, cpu_seconds() - begin))
+        item.config.stash[_READ] = end = cpu_seconds()
+        item.user_properties.append((_PROPERTY, end - begin))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -12,6 +12,7 @@ ChannelBuilders, KafkaConfig.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ from tidelog.protocol.config_def import ConfigError
 
 if TYPE_CHECKING:
     from tidelog.broker.security.tls.client import TlsClient
+
+logger = logging.getLogger(__name__)
 
 CONTROLLER_NAMES, PROTOCOL_MAP = "controller.listener.names", "listener.security.protocol.map"
 BROKER_NAME, BROKER_PROTOCOL = "inter.broker.listener.name", "security.inter.broker.protocol"
@@ -106,15 +109,23 @@ def broker_security(config: BrokerConfig) -> PeerSecurity:
 
 
 def _security(config: BrokerConfig, name: str, protocol: str, mechanism_key: str) -> PeerSecurity:
-    def values() -> Mapping[str, Any]:
-        return listener_values(config.listener_texts(), name)
-
     credentials = _credentials(config, name, mechanism_key) if protocol in SASL_PROTOCOLS else None
     if protocol in PLAIN_PROTOCOLS:
         return PeerSecurity(name, credentials)
     from tidelog.broker.security.tls.client import TlsClient
 
-    return PeerSecurity(name, credentials, TlsClient(name, values()), values)
+    usable = listener_values(config.listener_texts(), name)
+
+    def values() -> Mapping[str, Any]:
+        """Return the present values, or the last usable ones: Kafka's controllers store others unchecked."""
+        nonlocal usable
+        try:
+            usable = listener_values(config.listener_texts(), name)
+        except ConfigError as error:
+            logger.error("connections to listeners %s keep their settings of TLS: %s", name, error)
+        return usable
+
+    return PeerSecurity(name, credentials, TlsClient(name, usable), values)
 
 
 def _credentials(config: BrokerConfig, name: str, mechanism_key: str) -> Credentials:

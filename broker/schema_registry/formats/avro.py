@@ -39,7 +39,8 @@ _ORDERS = {
 _FIELD_ORDER = ("name", "type", "doc", "default", "order")
 _OWN = frozenset({"type", "name", "namespace", "aliases"})
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_MALFORMED = (SchemaParseException, KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
+_MALFORMED = (SchemaParseException, KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError,
+              OverflowError)  # fmt: skip
 
 
 def parse(source: Source) -> ParsedSchema:

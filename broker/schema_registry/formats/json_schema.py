@@ -47,14 +47,16 @@ def parse(source: Source) -> ParsedSchema:
         raise InvalidSchemaError("a JSON schema must be an object or a boolean")
     if isinstance(root, dict) and not isinstance(root.get("$schema", ""), str):
         raise InvalidSchemaError("$schema must be a string")
-    draft = validator_for(root, default=Draft7Validator)
-    check_lists(root, _DISTINCT | {"enum"} if draft is Draft4Validator else _DISTINCT)
     try:
+        draft = validator_for(root, default=Draft7Validator)
+        check_lists(root, _DISTINCT | {"enum"} if draft is Draft4Validator else _DISTINCT)
         (Draft7Validator if draft is Draft3Validator else draft).check_schema(root)
     except SchemaError as error:
         raise InvalidSchemaError(f"{error.message[:500]} at {error.json_path[:500]}") from None
     except RecursionError:
         raise InvalidSchemaError("it is nested too deeply") from None
+    except (OverflowError, ValueError) as error:  # of a pattern's repetition, or of a URL
+        raise InvalidSchemaError(str(error)[:500]) from None
     documents = Documents({name: parse_json(text) for name, text in source.references})
     for reference in references_in(root):
         if documents.resolve(reference, root) is None:

@@ -65,6 +65,13 @@ def test_topics_and_configs_are_read_from_snapshot_and_log(tmp_path: Path, snaps
     assert (found.features, found.producer_ids) == ({"metadata.version": 25}, 2000)
 
 
+@pytest.mark.parametrize("snapshot_at", [None, 2])
+def test_partition_numbers_with_a_gap_are_an_error_of_storage(tmp_path: Path, snapshot_at: int | None) -> None:
+    with pytest.raises(KafkaStorageError, match="kafka"):
+        read(tmp_path, topic(), PartitionRecord(partition_id=1, topic_id=ID, replicas=[1], isr=[1], leader=1),
+             snapshot_at=snapshot_at)  # fmt: skip
+
+
 def test_a_deleted_topic_is_gone(tmp_path: Path) -> None:
     found = read(tmp_path, topic(), config("5"), RemoveTopicRecord(topic_id=ID))
     assert (found.topics, found.configs) == ({}, {})

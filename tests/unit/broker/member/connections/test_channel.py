@@ -333,3 +333,15 @@ async def test_only_an_answer_with_records_may_have_any_length(monkeypatch: pyte
         assert len(fetched.responses[0].partitions[0].records or b"") == 20_000
         with pytest.raises(ChannelError, match="this is not a Kafka node"):
             await channel.ask(node.address, ListOffsetsRequest(), ListOffsetsResponse)
+
+
+async def test_settings_of_tls_in_the_metadata_that_cannot_be_used_leave_the_former_ones(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Apache Kafka's controllers do not check them: their error once ended this broker."""
+    async with Node("SSL", node_texts(certificates)) as node:
+        config = BrokerConfig(texts_of("SSL", certificates))
+        security = controller_security(config)
+        config.set_dynamic({"listener.name.controller.ssl.keystore.type": "FOO"})
+        assert await ask(node.channel(security), node) == node.connections == 1
+        assert "keep their settings of TLS" in caplog.text

@@ -134,6 +134,7 @@ def test_orders_that_mean_nothing_make_one_normalized_avro_schema(one: Any, othe
         '[{"type":"record","name":"R","fields":[]},{"type":"record","name":"R","fields":[]}]',
         DEEP,
         '{"type":"array","items":' * 500 + '"int"' + "}" * 500,
+        f'{{"type":"fixed","name":"F","size":1{"0" * 400},"logicalType":"decimal","precision":4,"scale":2}}',
     ],
 )
 def test_an_invalid_avro_schema_is_refused(text: str) -> None:
@@ -156,19 +157,23 @@ def test_an_avro_schema_knows_the_types_it_refers_to() -> None:
         avro(record("n.Outer", {"name": "a", "type": "Inner"}))
 
 
+KEYWORDS = [
+    "type", "name", "fields", "items", "symbols", "$ref", "properties", "enum", "size", "$schema", "$id", "pattern",
+    "patternProperties", "logicalType", "precision", "scale", "maxLength", "multipleOf",
+]  # fmt: skip
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["record", "int", "array"]),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["type", "name", "fields", "items", "symbols", "$ref", "properties", "enum", "size"]), inner
-        )
-    ),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([10**400, -(10**400), "http://[", "a{99999999999999999999}", "("])
+    | st.text(max_size=5)
+    | st.sampled_from(["record", "int", "array", "fixed", "decimal"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYWORDS), inner),
     max_leaves=8,
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(json_values)
 def test_any_json_is_a_schema_or_refused(node: Any) -> None:
     for kind in ("AVRO", "JSON"):
@@ -185,7 +190,8 @@ def test_any_json_is_a_schema_or_refused(node: Any) -> None:
 
 @pytest.mark.parametrize(
     "text", ["7", "[]", "{", '{"type":"nothing"}', '{"required":"a"}', '{"$ref":"#/definitions/x"}',
-             '{"$ref":"other.json"}', DEEP, '{"not":' * 300 + "{}" + "}" * 300]
+             '{"$ref":"other.json"}', DEEP, '{"not":' * 300 + "{}" + "}" * 300, '{"$schema":"http://["}',
+             '{"pattern":"a{99999999999999999999}"}', '{"patternProperties":{"a{99999999999999999999}":{}}}']
 )  # fmt: skip
 def test_an_invalid_json_schema_is_refused(text: str) -> None:
     with pytest.raises(InvalidSchemaError):
