@@ -54,7 +54,7 @@ class MemberConfig(NamedTuple):
 
 
 def member_config(config: BrokerConfig) -> MemberConfig:
-    """Return the configuration of a member. Raises ConfigError."""
+    """Return the configuration of a member; reads TLS stores. Raises ConfigError, OSError."""
     if not {"node.id", "broker.id"} & config.static_texts.keys():
         raise ConfigError("process.roles=broker needs a node.id, which is unique in the cluster")
     return MemberConfig(

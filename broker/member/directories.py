@@ -70,7 +70,7 @@ def claim_member_directories(file_system: FileSystem, config: BrokerConfig) -> M
     first one must work, as the directory of the metadata log must in Kafka's broker.
 
     Raises StartError, which names file and value, for a directory that is not formatted, is another node's, or is
-    locked by another process.
+    locked by another process. It is also raised if the first directory cannot be used.
     """
     identities: dict[str, MetaProperties] = {}
     failures: dict[str, KafkaStorageError] = {}
@@ -133,8 +133,8 @@ def check_identities(identities: Mapping[str, MetaProperties], config: BrokerCon
 
 
 def clean_stop_of(directories: MemberDirectories, registered: BrokerRegistration | None) -> int:
-    """Return the broker epoch of the last clean stop; -1 if this broker lacks a directory that it had at its last
-    registration.
+    """Return the broker epoch of the last stop if that was clean, else -1; also -1 if this broker lacks a directory
+    that it had at its last registration.
 
     The logs of the missing directory are created again, empty. After a clean stop they would stay eligible leaders
     (KIP-966): the controller could elect one that has only begun to copy.
@@ -244,7 +244,9 @@ def state_of(image: MetadataImage, partition: TopicPartition) -> PartitionState:
 def own_topic_id(
     file_system: FileSystem, path: str, partition: TopicPartition, node_id: int, image: MetadataImage
 ) -> bytes | None:
-    """Return the topic id of a log, None unless its partition has a replica on this broker in the image."""
+    """Return the topic id of a log. None if the log has no readable id, or if the image has no replica of its
+    partition on this broker. Raises KafkaStorageError.
+    """
     try:
         topic_id = read_partition_metadata(file_system, path)
     except CheckpointCorruptError:
@@ -260,7 +262,9 @@ def own_topic_id(
 
 
 def read_position(file_system: FileSystem, directory: str) -> MetadataPosition:
-    """Return the position in the metadata that this broker had reached when it ran last. Raises KafkaStorageError."""
+    """Return the position in the metadata that this broker had reached when it ran last; NOWHERE if the file is missing
+    or damaged. Raises KafkaStorageError.
+    """
     path = os.path.join(directory, POSITION_FILE)
     try:
         epoch, offset, timestamp_ms = file_system.read_file(path).split()

@@ -83,7 +83,7 @@ class Member:
     def __init__(
         self, config: BrokerConfig, time: Time, loop: asyncio.AbstractEventLoop, on_failure: Callable[[str], object]
     ) -> None:
-        """Raises ConfigError."""
+        """Raises ConfigError, OSError."""
         self._config = config
         self._time = time
         self._loop = loop
@@ -125,7 +125,8 @@ class Member:
     async def build(self) -> Broker:
         """Join the cluster; return the broker, with its logs recovered and its roles taken.
 
-        Raises StartError if the directories are not this node's, or the cluster refuses this node.
+        Raises StartError if the directories are not this node's, or the cluster refuses this node or does not take it
+        in time; ConfigError.
         """
         set_creation_mode(self._config.get_str("log.dirs.mode"))
         directories = claim_member_directories(OsFileSystem(), self._config)
@@ -170,7 +171,9 @@ class Member:
         logger.info("registered as broker %d with epoch %d", node_id, self.broker_epoch)
 
     async def _build(self, directories: MemberDirectories) -> Broker:
-        """Recover the logs and take the roles of the present image. Raises KafkaStorageError."""
+        """Recover the logs and take the roles of the present image. Raises KafkaStorageError, CorruptMessageError,
+        ConfigError.
+        """
         config, image = self._config, self._view.image
         self._backlog.clear()
         ground = build_foundation(config, self._time, self._loop, directories.claimed)

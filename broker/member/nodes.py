@@ -40,7 +40,9 @@ class ClusterNodes:
 
     @property
     def controller_id(self) -> int:
-        """Id of a random broker that is alive, as in Kafka: each broker forwards requests to the active controller."""
+        """Id of a random broker that is alive, as in Kafka: each broker forwards requests to the active controller. -1
+        if none is alive.
+        """
         alive = [one.broker_id for one in self._controller.image.brokers.values() if not one.is_fenced]
         return random.choice(alive) if alive else -1
 

@@ -1,8 +1,9 @@
-"""Connections of a member to other brokers: transaction markers, verification of producers, share states, offsets.
+"""Connections of a member to other brokers: transaction markers, verification of producers, share states, offsets
+and records.
 
 Markers and verifications share one connection for each broker, with one request at a time; the others have connections
 of their own. Markers that wait for one broker are sent together. Each is sent again until the partition's leader has
-written it: a transaction whose marker is lost never ends. Loop thread only.
+written it, or it is not needed any more: a transaction whose marker is lost never ends. Loop thread only.
 """
 
 from __future__ import annotations

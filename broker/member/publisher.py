@@ -1,4 +1,4 @@
-"""Publisher of the cluster's images to the parts of this broker: one image at a time, each part in one fixed order.
+"""Publisher of the cluster's images to the parts of this broker: one image at a time, the parts in a fixed order.
 
     ACLs, features, configs, directories, quotas   as in a lone node, by ``broker/publishers.py``; then the cordoned
                               directories are reported to the controllers
@@ -136,7 +136,9 @@ class MetadataPublisher:
         self._replication.take_topic(shown)
 
     async def _end_change(self, change: TopicChange) -> None:
-        """Remove logs that are not replicas of this broker any more, and notify the parts that wait for the topic."""
+        """Remove logs that are not replicas of this broker any more. Then pass the change to the topic's open logs, the
+        indexer and, for an internal topic, its coordinators.
+        """
         broker, replicas, (before, shown) = self._broker, self._broker.replica_manager, change
         gone = change.replicas_before(broker.node_id) - change.replicas_after(broker.node_id)
         if gone:
@@ -212,7 +214,7 @@ async def take_roles(replicas: ReplicaManager, topic: TopicImage) -> None:
 
 async def make_own_logs(broker: Broker, image: MetadataImage, replication: Replication) -> list[TopicPartition]:
     """Open or create the logs of this broker's replicas in the image, and take their roles; return the empty ones.
-    Raises KafkaStorageError.
+    Raises KafkaStorageError, CorruptMessageError.
     """
     topics = [topic_image(image, topic) for topic in image.topics.values()]
     own = [(shown, indexes) for shown in topics if (indexes := sorted(replicas_of(shown, broker.node_id)))]
@@ -229,7 +231,7 @@ async def make_own_logs(broker: Broker, image: MetadataImage, replication: Repli
 
 async def open_logs(broker: Broker, own: Iterable[tuple[TopicImage, Sequence[int]]]) -> None:
     """Open these partitions' logs in one thread. Then write, in several threads, the leader epochs that the opening has
-    truncated. Raises KafkaStorageError, after all threads have ended.
+    changed. Raises KafkaStorageError and CorruptMessageError, after all threads have ended.
     """
     replicas = broker.replica_manager
     opening = [replicas.make_logs(shown, indexes, saves_epochs=False) for shown, indexes in own]

@@ -1,4 +1,4 @@
-"""Replication of partitions that other brokers lead: ``num.replica.fetchers`` tasks for each leader.
+"""Replication of partitions that other brokers lead: up to ``num.replica.fetchers`` tasks for each leader.
 
     fetch -> work that the answer brings, on the loop or in threads -> fetch
 
@@ -287,8 +287,8 @@ class ReplicaFetcher:
 
 
 async def open_in_thread(broker: Broker, keys: Iterable[FetchKey]) -> dict[FetchKey, Exception]:
-    """Open the logs of these partitions that are not open, in one thread; return the errors. The logs of new replicas
-    were created before, but perhaps there was no room for them.
+    """Open the logs of these partitions that are not open, in one thread; return the errors. The publisher has tried
+    to create the logs of new replicas; a full disk, for example, may have prevented that.
     """
     unopened = {key: found for key in keys if (found := unopened_partition(broker, key)) is not None}
     if not unopened:

@@ -1,8 +1,9 @@
-"""Roles of a member's replicas (leader, follower), and the ISR of each partition that the member leads.
+"""Roles of a member's replicas (leader, follower), and the ISR of each partition with followers that the member leads.
 
     a new leader epoch in an image   the epoch is noted in the log before the first fetch is answered, and the
                                      partition gets a new ``LeaderState``
-    each half of replica.lag.time.max.ms, and when a follower outside the ISR reaches the high watermark
+    each half of replica.lag.time.max.ms, after an unclean election,
+    and when a follower outside the ISR reaches the high watermark
                                      ISR changes are proposed; all proposals that wait go in one request
 
 Loop thread only. Source: ReplicaManager.applyDelta and AlterPartitionManager of Kafka 4.3.

@@ -1,9 +1,9 @@
 """Topics that a member asks the active controller to create: those that clients name, those of streams groups and the
 schema registry, and the internal ones.
 
-A member creates no topic itself. Clients get UNKNOWN_TOPIC_OR_PARTITION or COORDINATOR_NOT_AVAILABLE and ask again; by
-then the image has the topic. This broker has checked the client's permission, as the controllers see the broker's own
-principal. Source: AutoTopicCreationManager of Kafka 4.3.
+A member creates no topic itself. Clients get UNKNOWN_TOPIC_OR_PARTITION or COORDINATOR_NOT_AVAILABLE and ask
+again until the image has the topic. This broker has checked the client's permission, as the controllers see the
+broker's own principal. Source: AutoTopicCreationManager of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -147,7 +147,9 @@ class MemberTopicChanges(TopicChanges):
 
 
 class MemberTopics(TopicManager):
-    """Topics of the metadata image. Changes are refused with NOT_CONTROLLER."""
+    """Topics of the metadata image. Changes are refused with NOT_CONTROLLER, except the creations that the active
+    controller is asked for.
+    """
 
     __slots__ = ("_creation",)
 
@@ -163,7 +165,9 @@ class MemberTopics(TopicManager):
         """Do nothing: the MetadataPublisher shows a member's topics, once their logs exist."""
 
     def ensure_internal_topic(self, name: str) -> TopicImage:
-        """Return an internal topic. If it does not exist, begin to create it and raise CoordinatorNotAvailableError."""
+        """Return an internal topic. If it does not exist, begin to create it and raise CoordinatorNotAvailableError.
+        Raises InvalidRequestError for another name.
+        """
         existing = self._metadata.topics.get(name)
         if existing is not None:
             return existing

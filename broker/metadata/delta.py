@@ -166,7 +166,9 @@ class MetadataDelta:
         return topic
 
     def open_partitions(self, topic_id: bytes) -> dict[int, PartitionState]:
-        """Return the partitions of a topic by number; the caller may change them."""
+        """Return the partitions of a topic by number; the caller may change them. Raises CorruptMessageError where
+        there is no such topic.
+        """
         if topic_id not in self._partitions:
             self._partitions[topic_id] = dict(enumerate(self.topic_of_id(topic_id).partitions))
         return self._partitions[topic_id]

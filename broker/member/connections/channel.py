@@ -4,7 +4,8 @@
 
 A request that gets no answer in time closes the connection: its answer must not be taken for the next one's. All steps
 before the requests together have the time limit of one request. If the node ends sessions
-(``connections.max.reauth.ms``), a new connection is opened shortly before the end. Loop thread only.
+(``connections.max.reauth.ms``), the first request after SESSION_SHARE of a session's lifetime opens a new connection.
+Loop thread only.
 """
 
 from __future__ import annotations
@@ -137,7 +138,9 @@ class Channel:
         return connection
 
     async def _log_in(self, connection: _Connection, address: Address, credentials: Credentials) -> int:
-        """Log in; return the session's lifetime in ms, 0 if it has no end. Raises ChannelError."""
+        """Log in; return the session's lifetime in ms, 0 if it has no end. Raises ChannelError, OSError,
+        InvalidRequestError, RuntimeError.
+        """
         chosen = SaslHandshakeRequest(mechanism=credentials.mechanism)
         offer = await self._exchange(connection, chosen, SaslHandshakeResponse, SASL_HANDSHAKE_VERSION)
         if offer.error_code:

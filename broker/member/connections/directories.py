@@ -37,7 +37,7 @@ from tidelog.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDi
 logger = logging.getLogger(__name__)
 
 ROUND_S = 0.5
-"""Interval of assignments in s: Kafka's broker gathers them for as long."""
+"""Interval of assignments in s; those that come meanwhile are sent together."""
 
 
 class DirectoryReports:
@@ -140,7 +140,7 @@ class DirectoryReports:
             await asyncio.sleep(ROUND_S)
 
     def _warn(self) -> None:
-        """Log once that logs are not assigned, until another replica leads or the operator elects this one."""
+        """Log once that some logs are not assigned until another replica leads or the operator elects this one."""
         if self._replicas.held_back and not self._is_warned:
             self._is_warned = True
             logger.warning(

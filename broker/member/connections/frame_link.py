@@ -4,8 +4,8 @@
 
 Each answer is received into a buffer of its own, and its records are used from there. A follower that catches up
 receives gigabytes this way, for half the CPU time of a stream that copies answers out of its buffer. The buffer begins
-with FIRST_BYTES and grows to at most twice the bytes received: a large length alone reserves no memory. Bytes without a
-request, and a frame that is too long or too short, close the connection.
+with FIRST_BYTES and grows to at most twice the bytes received, so a large length alone reserves no further memory.
+Bytes without a request, and a frame that is too long or too short, close the connection.
 """
 
 from __future__ import annotations

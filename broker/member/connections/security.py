@@ -58,8 +58,10 @@ class PeerSecurity:
         self._values = values
 
     async def connect(self, address: Address) -> FrameLink:
-        """Open a connection, with its TLS handshake if there is one. Raises OSError, also for an untrusted
-        certificate.
+        """Open a connection, with its TLS handshake if there is one.
+
+        Raises OSError, also for an untrusted certificate; ConfigError if a security key has an invalid value by now;
+        RuntimeError if no thread can be started.
         """
         loop, options = asyncio.get_running_loop(), dict[str, Any]()
         if self._tls is not None:
@@ -74,7 +76,7 @@ class PeerSecurity:
 
 
 def controller_security(config: BrokerConfig) -> PeerSecurity:
-    """Return the security of connections to controllers; reads their TLS stores. Raises ConfigError."""
+    """Return the security of connections to controllers; reads their TLS stores. Raises ConfigError, OSError."""
     names = config.get_list(CONTROLLER_NAMES)
     if not names:
         raise invalid_value_error(CONTROLLER_NAMES, "", "the name of the controllers' listener, such as CONTROLLER")
@@ -96,7 +98,7 @@ def _unnamed_protocol(config: BrokerConfig, name: str) -> str:
 
 
 def broker_security(config: BrokerConfig) -> PeerSecurity:
-    """Return the security of connections to other brokers; reads their TLS stores. Raises ConfigError."""
+    """Return the security of connections to other brokers; reads their TLS stores. Raises ConfigError, OSError."""
     own = {one.listener_name: one.security_protocol for one in config.listeners}
     given = config.get(BROKER_NAME)
     if given and BROKER_PROTOCOL in config.static_texts:

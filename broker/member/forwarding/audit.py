@@ -1,7 +1,7 @@
 """Audit lines of changes that a member forwarded: what was asked, and what the active controller answered.
 
-The lines are those of a lone node that makes the change itself (``tidelog.broker.security.changes``). A change
-whose answer was lost with the connection to the controller has no line.
+A change that a lone node makes too has the same line there (``tidelog.broker.security.changes``). A change whose
+answer was lost with the connection to the controller has no line.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def credentials_changed(context: RequestContext, request: Any, response: Any) ->
 
 
 def acls_created(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Write a line for each new ACL."""
+    """Write a line for each ACL that was accepted: the response does not say which ones existed already."""
     rules = (
         AccessRule(
             acl.resource_type,

@@ -108,7 +108,7 @@ class MemberDispatcher(Dispatcher):
         self._broker.late_lines.begin(note_forwarded(context, frame, memoryview(response)))
 
     def _produce(self, context: RequestContext, frame: memoryview) -> Answer:
-        """Answer a transactional produce request once the coordinators were asked about its batches.
+        """Answer a transactional produce request once its coordinator was asked about its batches.
 
         Raises InvalidRequestError, CloseConnectionError.
         """
@@ -147,7 +147,7 @@ class MemberDispatcher(Dispatcher):
     def _verifications(
         self, context: RequestContext, frame: memoryview, request: ProduceRequest
     ) -> Iterator[Deferred[None] | None]:
-        """Ask the coordinators about each batch of a request. Yields what to wait for, or None if there is nothing, as
+        """Ask the coordinator about each batch of a request. Yields what to wait for, or None if there is nothing, as
         for a batch that is not transactional, or was asked about before.
 
         Coordinators trust this broker, so they are not asked about a topic that the client may not write.
