@@ -1,4 +1,4 @@
-"""Topics and feature levels as clients see them: a cache of the metadata, which every request reads.
+"""Topics and feature levels as clients see them: a cache of the metadata, which requests read.
 
 Owned by the loop thread. The metadata log decides which topics there are. A new topic enters the cache, so that clients
 see it, after this broker has created its first logs; its other logs may be created at their first use. A ``TopicImage``
@@ -40,7 +40,7 @@ by name again.
 def single_replica_states(
     node_id: int, count: int, leader_epoch: int = 0, directory: bytes = UNASSIGNED_DIRECTORY
 ) -> tuple[PartitionState, ...]:
-    """Return the states of ``count`` partitions whose only replica is on this node; all share one object."""
+    """Return the states of ``count`` partitions whose only replica is on ``node_id``; all share one object."""
     state = PartitionState((node_id,), (node_id,), node_id, leader_epoch, directories=(directory,))
     return (state,) * count
 
@@ -49,7 +49,7 @@ class TopicImage(NamedTuple):
     """One topic at one moment. ``configs`` has the topic's own overrides as texts, without defaults.
 
     Without a cluster, the leader epoch of its partitions is 0. Only partitions taken over from Apache Kafka have
-    another: it is larger than any that their logs and clients have seen.
+    another: it is not smaller than any that their logs and clients have seen.
     """
 
     name: str

@@ -2,8 +2,8 @@
 nothing.
 
 The directory holds segments like any partition's, and snapshots beside them. The newest snapshot has the metadata
-before its end offset; the log goes on from there. What follows the last complete batch was not synced, so no client has
-got an answer about it, and it is not read. Source: KafkaMetadataLog of Kafka 4.3, KIP-630, KIP-631.
+before its end offset; the log goes on from there. A torn batch and what follows it were not synced, so no client has
+got an answer about them, and they are not read. Source: KafkaMetadataLog of Kafka 4.3, KIP-630, KIP-631.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def read_metadata_image(file_system: FileSystem, directory: str) -> MetadataImag
 def read_metadata_log(file_system: FileSystem, directory: str) -> LoadedMetadata:
     """Return the content of the metadata log in ``directory``.
 
-    A torn batch and what follows it were not synced, and are not read. Raises KafkaStorageError if the log is
-    unreadable, damaged where it was synced, or written by a newer Kafka.
+    Raises KafkaStorageError if the log is unreadable, damaged where it was synced, or written by a newer Kafka;
+    CorruptMessageError if a topic's partition numbers have a gap; and what ``RecordBatch.records`` raises.
     """
     names = file_system.list_names(directory)
     replay, deletions, voters = MetadataReplay(), dict[bytes, str](), STATIC_VOTERS
@@ -128,7 +128,7 @@ def _segments_from(names: list[str], directory: str, offset: int) -> Iterator[st
 def _take_segments(replay: MetadataReplay, file_system: FileSystem, paths: list[str]) -> None:
     """Replay the batches that were not replayed yet, up to the first damaged one.
 
-    Raises KafkaStorageError.
+    Raises KafkaStorageError, and what ``RecordBatch.records`` raises.
     """
     for number, path in enumerate(paths):
         file = file_system.open_file(path, writable=False)
@@ -152,8 +152,8 @@ class _Damage(NamedTuple):
 
 
 def _take_segment(replay: MetadataReplay, file: OpenFile) -> _Damage | None:
-    """Replay a segment's batches; return the damage at which it stopped, if any. Raises CorruptMessageError for records
-    that contradict each other, UnsupportedVersionError.
+    """Replay a segment's batches; return the damage at which it stopped, if any. Raises KafkaStorageError, and what
+    ``MetadataReplay.take_batch`` raises.
     """
     batches = iter_batches(file, 0, file.size())
     epoch = replay.epoch

@@ -139,7 +139,8 @@ class MetadataLog:
         """Write the snapshot of an image whose records are synced. Any thread, one at a time. ``deletions``
         are those of ``build_snapshot``.
 
-        Raises KafkaStorageError. The file gets its name when it is complete and synced.
+        Raises KafkaStorageError, and what ``build_snapshot`` raises. The file gets its name when it is complete and
+        synced.
         """
         file_system = self._location.environment.file_system
         snapshot = SnapshotId(image.offset + 1, image.epoch)
@@ -180,7 +181,8 @@ class MetadataLog:
 def open_metadata_log(location: MetadataLocation, node_id: int) -> MetadataLog:
     """Open or create the log, with this node as leader of a new epoch.
 
-    The epoch is written to ``quorum-state`` and synced before a record carries it. Raises KafkaStorageError.
+    The epoch is written to ``quorum-state`` and synced before a record carries it. Raises KafkaStorageError, and
+    InconsistentTopicIdError if ``partition.metadata`` has another id.
     """
     file_system = location.environment.file_system
     file_system.make_directory(location.path)

@@ -35,7 +35,7 @@ MAX_BATCH_BYTES = 64 * 1024 * 1024
 
 
 class SnapshotId(NamedTuple):
-    """A snapshot: it holds all records before ``end_offset``, the last of which was appended in ``epoch``."""
+    """Snapshot of the metadata before ``end_offset``; the last record of this metadata was appended in ``epoch``."""
 
     end_offset: int
     epoch: int
@@ -68,7 +68,7 @@ class MetadataReplay:
     def __init__(self, image: MetadataImage = EMPTY_IMAGE) -> None:
         self.image = image
         self.controls: list[ControlMessage] = []
-        """Control records in the order they came: leaders, voters, protocol versions."""
+        """Control records in the order they came: leaders, voters, protocol versions, begin and end of a snapshot."""
         self._delta = MetadataDelta(image)
         self._end = self._publishable = LogPosition(image.offset, image.epoch, image.timestamp_ms)
         """``_publishable`` is the end of the batches, or the last record before an open transaction."""
@@ -87,7 +87,8 @@ class MetadataReplay:
     def take_batch(self, batch: RecordBatch) -> None:
         """Replay the records of one batch, whose checksum the caller has verified.
 
-        Raises CorruptMessageError (malformed, or out of order), UnsupportedVersionError (records of a newer Kafka).
+        Raises CorruptMessageError (malformed, contradictory, or out of order), UnsupportedVersionError (records of a
+        newer Kafka), and what ``RecordBatch.records`` raises.
         """
         if batch.base_offset < self.next_offset:
             raise CorruptMessageError(f"a batch at offset {batch.base_offset} came after offset {self._end.offset}")
@@ -97,7 +98,10 @@ class MetadataReplay:
             self._publishable = self._end
 
     def take_snapshot(self, batches: Iterable[RecordBatch], snapshot: SnapshotId, timestamp_ms: int) -> None:
-        """Begin again with the records of a snapshot. Raises what ``take_batch`` raises."""
+        """Begin again with the records of a snapshot; the next delta is one of the empty image.
+
+        Raises what ``take_batch`` raises.
+        """
         self._delta = MetadataDelta(EMPTY_IMAGE)
         self._held = None
         self.controls.clear()
@@ -107,7 +111,7 @@ class MetadataReplay:
 
     def publish(self) -> PublishedImage | None:
         """Return the image after all batches that were taken, without the records of an open transaction, and what
-        changed since the last call. None if there is nothing new.
+        changed since the last call. None if there is nothing new. Raises what ``MetadataDelta.build`` raises.
         """
         if self._publishable.offset == self.image.offset:
             return None

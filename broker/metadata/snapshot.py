@@ -44,7 +44,8 @@ def build_snapshot(
 ) -> Iterator[bytearray]:
     """Yield the batches of a snapshot of ``image``; each is built when it is asked for.
 
-    ``deletions`` are the records of topics whose deletion is not finished: no image has these topics.
+    ``deletions`` are the records of topics whose deletion is not finished: no image has these topics. Raises what
+    ``build_metadata_batch`` raises.
     """
     header = SnapshotHeaderRecord(last_contained_log_timestamp=image.timestamp_ms)
     quorum = list(voters.records())
@@ -75,7 +76,8 @@ def build_metadata_batch(listed: Iterable[VersionedRecord], at: BatchStart) -> b
 def read_snapshot(batches: Iterable[RecordBatch], snapshot: SnapshotId) -> SnapshotContent:
     """Return the content of a snapshot; the caller has verified the checksums of its batches.
 
-    Raises CorruptMessageError (no header, no footer, malformed), UnsupportedVersionError (records of a newer Kafka).
+    Raises CorruptMessageError (no header, no footer, malformed or contradictory records), UnsupportedVersionError
+    (records of a newer Kafka), and what ``RecordBatch.records`` raises.
     """
     listed = list(batches)
     header = _first_control(listed[:1])

@@ -49,7 +49,8 @@ def split_name(name: str) -> tuple[str, dict[str, bytes]]:
 
 
 def base_name(name: str) -> str:
-    """Return the topic whose ACLs apply to ``name``: for a virtual topic its base, even if its query is malformed."""
+    """Return the topic whose ACLs apply to ``name``: for a virtual topic its base, even if the text after ``?`` is
+    malformed."""
     if MARK in name:
         return name.partition(MARK)[0]
     if PLAIN_MARK not in name:
