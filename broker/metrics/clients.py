@@ -29,7 +29,7 @@ class ConnectedClients:
         self._counts: list[Callable[[], int]] = []
 
     def add_source(self, read: Callable[[], Iterable[ConnectedClient]], count: Callable[[], int]) -> None:
-        """Add a function that returns connections, and one that counts them; each ``list`` and ``count`` calls it."""
+        """Add a function that returns connections, for ``list``, and one that counts them, for ``count``."""
         self._sources.append(read)
         self._counts.append(count)
 

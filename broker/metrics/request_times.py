@@ -1,10 +1,10 @@
-"""Durations of requests, by API: from the turn in which they arrived until their answer was handed to the kernel.
+"""Durations of requests, by API: from the turn in which they arrived to the end of the turn that answered them.
 
 Answers of a turn of the loop leave together at its end, so a request that is answered in its turn takes as long as the
 turn. Such turns are sampled: only those are recorded that begin when the turn clock reads the CPU clock anyway, at most
 one a millisecond. A turn that receives into the connection's own reader, as for a frame in parts, is not recorded.
-Answers that come in a later turn (a long poll, a sync, work in steps) are all recorded, with their wait, as in Kafka's
-``TotalTimeMs``. Loop thread only.
+Answers that come in a later turn (a long poll, a sync, work in steps) are all recorded as they come, with their wait,
+as in Kafka's ``TotalTimeMs``. Loop thread only.
 """
 
 from __future__ import annotations

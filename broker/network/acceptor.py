@@ -5,11 +5,11 @@
     paused    --a connection closed, the rate allows one more, or RETRY_MS after another limit was reached--> accepting
 
 A paused acceptor leaves clients in the kernel's backlog and removes its listener from the loop, which would spin
-otherwise (faults.md F12). The system hands out the lowest free descriptor, so a number above ``limit - reserve`` means
-that all below it are in use. The reserve stays for segments, which must open while clients keep connecting. Before the
-acceptor pauses for lack of descriptors, ``make_room`` closes a connection: one that is held for its address's quota or
-waits in its TLS handshake, else one that was reset, else the oldest that has sent no request yet. If it finds none, the
-acceptor pauses. Loop thread only.
+otherwise (faults.md F12). The system hands out the lowest free descriptor, so a number of ``limit - reserve`` or more
+means that all below the reserve are in use. The reserve stays for segments, which must open while clients keep
+connecting. Before the acceptor pauses for lack of descriptors, ``make_room`` closes a connection: one that is held for
+its address's quota or waits in its TLS handshake, else one that was reset, else the oldest that has sent no request
+yet. If it finds none, the acceptor pauses. Loop thread only.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ConnectionRate:
 
 
 def count_open_descriptors() -> int:
-    """Return how many descriptors this process has in use; 0 where there is no /proc."""
+    """Return how many descriptors this process has in use; 0 without /proc, or if no descriptor is left to read it."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:

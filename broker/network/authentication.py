@@ -3,8 +3,9 @@
     before    frames go to the exchange (``tidelog.broker.security.sasl.authenticator``), ApiVersions to the broker
     waiting   a token (the bytes of a SASL message) is evaluated in a thread; the client's next frame waits
     complete  frames go to the broker. SaslHandshake begins a re-authentication, once a second at most; past the
-              session's lifetime (``connections.max.reauth.ms``) any other request closes the connection. A
-              SaslHandshake within that second goes to the broker, whose handler refuses it
+              session's lifetime (``connections.max.reauth.ms``, or the end of the client's token if that is sooner)
+              any other request closes the connection. A SaslHandshake within that second goes to the broker, whose
+              handler refuses it
     failed    the answer waits (``connection.failed.authentication.delay.ms``), then the connection closes
 
 No other frame reaches the broker before the exchange is complete. Connections of listeners without SASL have no gate.

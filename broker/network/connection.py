@@ -1,4 +1,4 @@
-"""One client's connection: a non-blocking transport between the frame reader and the dispatcher.
+"""One client's connection: it receives frames from a non-blocking transport, has them answered, and sends the answers.
 
 A turn: one ``recv`` into the scratch buffer that all connections share -> every complete frame in it is answered
 straight out of it -> the answers leave in one ``send``. Only the bytes after these frames (part of a frame) are copied
@@ -8,7 +8,7 @@ grows with arriving bytes. So an idle connection owns no buffer.
     state            reads                        leaves it when
     open             yes                          a request must wait; too much is queued; the turn is over
     waiting          ahead, to READ_AHEAD_BYTES   its answer comes (long poll, rebalance); see ``hurry``
-    in line          yes, produce requests        the answers that wait for replicas have come (``late_answers``)
+    in line          yes, produce requests        all answers in line have come (``late_answers``)
     queue too long   ahead, to READ_AHEAD_BYTES   the client has drained it below QUEUE_BYTES
     memory is full   to READ_AHEAD_BYTES          it may read (``tidelog.broker.network.request_memory``)
     ended            no                           the client sends no more; the scheduled turn is over: then closed
@@ -530,7 +530,7 @@ def queue_answer(connection: Connection, answer: bytes | Parts) -> None:
 
 
 def answer_in_line(connection: Connection, entry: LineEntry, answer: bytes | Parts | None) -> None:
-    """Send the late answer to a produce request, and later answers that waited for this one."""
+    """Put the late answer to a produce request in line, and send those at its front that have come."""
     line, shell = connection._line, connection._shell
     if connection.closed or line is None:
         release_slices(answer)
@@ -623,7 +623,7 @@ def measure(connection: Connection, work: Callable[[], None]) -> None:
 
 
 def note_turn(connection: Connection, began_ms: float, ended_ms: float) -> None:
-    """Report a long turn to the turn clock, with the last request in it."""
+    """Report a turn of ``notable_ms`` or longer to the turn clock, with the last request in it."""
     context = connection.context
     connection._shell.turns.end(began_ms, ended_ms, api_name(context), context.client_host)
 

@@ -19,7 +19,7 @@ from tidelog.broker.requests.route import Parts, Pending
 from tidelog.protocol.api_keys import ApiKey
 
 MAX_WAITING = 16
-"""Largest number of a connection's produce requests that wait for replicas. Java's producers have five in flight."""
+"""Largest number of a connection's requests in the line. Java's producers have five in flight."""
 
 
 class LineEntry:

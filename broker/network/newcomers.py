@@ -1,9 +1,9 @@
 """Connections that are not authenticated yet: how many there may be, and how long a failed login waits for its answer.
 
-The oldest of them is closed when there are more than ``max.unauthenticated.connections``, or more of one address than
-``max.unauthenticated.connections.per.ip``; for IPv6, of one /64 network. A client that can log in has usually done so
-before it is the oldest. Only brokers with a SASL listener or logins of the admin interface import this module. Loop
-thread only.
+The oldest of them is closed when there are more than ``max.unauthenticated.connections``. The oldest of an address is
+closed when it has more than ``max.unauthenticated.connections.per.ip``; for IPv6, a /64 network counts as one address.
+A client that can log in has usually done so before it is the oldest. Only brokers with a SASL listener, an admin
+interface or a schema registry import this module. Loop thread only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Bound on the bytes of partly received requests, over all connections.
 
-``queued.max.request.bytes`` bounds them, as in Kafka. Only connections that hold more than SMALL_BYTES count, the
-*holders*; smaller requests are read to their end in any case, so that they never wait for large ones.
+``queued.max.request.bytes`` bounds them, as in Kafka, or ``socket.request.max.bytes`` if that is larger. Only
+connections that hold more than SMALL_BYTES count, the *holders*; smaller requests are read to their end in any case, so
+that they never wait for large ones.
 
     full: holders have more than the limit  -> only one holder reads: the first to hold, of those that want to read
     the frame of this holder is complete, or it closes, or is too slow (``Connection.inspect``) -> the next holder reads

@@ -5,7 +5,7 @@ into Python.
     bytes   -> joined with their neighbours, one send; MSG_MORE when more is queued
     slice   -> small (<= SMALL_SLICE_BYTES): read into the same send, without waiting for the disk (RWF_NOWAIT)
             -> large: ``Transport.send_slice`` (os.sendfile without TLS), at most ``turn_bytes`` a turn, after a probe
-               of its first and last page (RWF_NOWAIT)
+               of the first and last page of these bytes (RWF_NOWAIT)
     a probe that would wait for the disk -> COLD: the caller lets a thread send those bytes (``send_cold``), because
     sendfile of cold pages on the loop stalls every connection (KAFKA-7504: p99 from 20 ms to 200 ms)
 
@@ -162,8 +162,8 @@ class SendQueue:
         """Send at most ``turn_bytes`` of the first slice from a worker thread, which waits for the disk. A TLS
         transport only reads them into the page cache.
 
-        Returns the number of bytes sent, which the loop passes to ``advance``. The queue must not be used meanwhile.
-        Raises OSError, SliceCutShortError.
+        Returns the number of bytes sent, which the loop passes to ``advance``. Of the queue's methods, only ``extend``
+        may be called meanwhile. Raises OSError, SliceCutShortError.
         """
         part = self._parts[0]
         assert isinstance(part, TransferableRecords)
@@ -228,9 +228,9 @@ class SendQueue:
 
 
 def _read_without_waiting(part: TransferableRecords, skip: int) -> bytes | None:
-    """Read the slice's bytes from ``skip`` on, or return None when they are not all in the page cache.
+    """Read the slice's bytes from ``skip`` on, or return None when they are not all in the page cache or the file.
 
-    Raises SliceCutShortError when the file ends early.
+    Raises OSError, and SliceCutShortError when the file has none of them.
     """
     size = part.size - skip
     buffer = bytearray(size)

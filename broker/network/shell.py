@@ -31,7 +31,8 @@ SWEEP_PER_TURN = 256
 SWEEP_MS = 500
 """Time between two sweeps, while there is something to sweep."""
 STALL_MS = 30_000
-"""A frame must be complete, and a full socket must drain something, within this time."""
+"""A full socket must drain something within this time. A frame must be complete within it, unless the frame is large
+(``connection.SLOWEST_BYTES_PER_S``)."""
 
 
 @dataclass(slots=True, kw_only=True)
