@@ -61,6 +61,7 @@ class Peers(Protocol):
     def ask_leader(
         self, node_id: int, request: LeaderRequest, response_type: type[Response], highest: int
     ) -> Deferred[Response]:
-        """Send this broker's own request to another broker, in a version up to ``highest``. The caller has authorized
-        its client before. Fails with LeaderNotAvailableError if the other broker does not answer."""
+        """Send a request to another broker, in a version up to ``highest``. The other broker checks this broker's
+        permissions alone, so the caller has to check its user's first. Fails with LeaderNotAvailableError if no answer
+        comes."""
         ...

@@ -14,8 +14,8 @@ first record.
 
 On a lone node ``TopicManager.publish`` reserves the names of new topics, hides deleted topics and puts topic configs in
 force. ``broker/controller/topic_changes.py`` does the rest: it creates and removes logs, shows new topics, and makes
-the coordinators forget deleted ones. In a member, the MetadataPublisher does all of that after these publishers. There
-``DirectoryReports`` subscribes later: it tells the controllers which directories are cordoned.
+the coordinators forget deleted ones. In a member, the MetadataPublisher applies changes of topics after these
+publishers. There ``DirectoryReports`` subscribes later: it tells the controllers which directories are cordoned.
 
 Source: BrokerMetadataPublisher of Kafka 4.3.
 """

@@ -32,8 +32,8 @@ WORTH = 0.75
 DECISION_MS = 1_000.0
 RETRY_MS = 100.0
 PREEMPTED_MS = 1.0
-"""Turns come 2 µs apart, or as far apart as a request takes. A longer gap means that another process had the
-processor."""
+"""Turns come 2 µs apart, or as far apart as a request takes. A gap above PREEMPTED_MS is taken to mean that another
+process had the processor."""
 
 
 class CallSoon(Protocol):

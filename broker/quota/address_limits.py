@@ -1,8 +1,8 @@
 """Limits of connections by address: ``max.connections.per.ip`` and its overrides, which may name hosts.
 
-As in Kafka, a host name stands for the addresses that it has when the key is set. A thread resolves it; until then, and
-if it cannot be resolved, its addresses have the usual limit. Kafka does not start with a name that it cannot resolve.
-Loop thread only.
+A host name stands for all addresses that it has when the key is set; in Kafka, for the first of them. A thread resolves
+it; until then, and if it cannot be resolved, its addresses have the usual limit. Kafka does not start with a name that
+it cannot resolve. Loop thread only.
 """
 
 from __future__ import annotations

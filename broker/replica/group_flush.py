@@ -6,10 +6,11 @@ the one before.
 
 Appends that arrive while a sync runs wait for the next one, which begins when this one ends and covers them all. So
 with any number of producers a log has one sync at a time, and an acknowledgement waits for two at most. The end of a
-sync moves the partition's high watermark, which settles the waits for it (``offset_waits``). Kafka syncs within the
-append. So with ``flush.messages=1`` neither Kafka nor Tidelog shows a consumer a record that a power loss could take
-(faults.md I2). A failed sync fails all waits: nothing is acknowledged. It takes the directory offline
-(``UnifiedLog.flush``, F9), unless the disk is full: then the next wait begins another sync. If the log is truncated
+sync moves the partition's high watermark, and so settles the waits for it (``offset_waits``). If the partition has
+followers, the high watermark moves only as far as the ISR has the records. Kafka syncs within the append. So with
+``flush.messages=1`` neither Kafka nor Tidelog shows a consumer a record that a power loss could take (faults.md I2). A
+failed sync fails all waits: nothing is acknowledged. It takes the directory offline (``UnifiedLog.flush``, F9), unless
+the disk is full: then the next append, or the next wait for a commit, begins another sync. If the log is truncated
 during a sync, because leadership went and came back, the records appended after that wait for the next sync. If the log
 is deleted or closed, all waits fail. Loop thread only; ``log.flush`` runs in a thread.
 """

@@ -47,8 +47,9 @@ def offsets_of(log: UnifiedLog) -> OffsetSnapshot:
 def find_offset(log: UnifiedLog, timestamp: int, limit: int, leader_epoch: int) -> FoundOffset:
     """Return the first offset below ``limit`` whose timestamp is ``timestamp`` (ms, or a special one) or later.
 
-    Raises KafkaStorageError, and for damaged records CorruptMessageError or InvalidRecordError. Source: ListOffsets v1
-    to v11.
+    Raises KafkaStorageError, and for damaged records CorruptMessageError or InvalidRecordError. Raises
+    MessageTooLargeError and UnsupportedCompressionTypeError, as decompressing a batch does. Source: ListOffsets v1 to
+    v11.
     """
     if timestamp == LATEST:
         return FoundOffset(limit, leader_epoch=leader_epoch)

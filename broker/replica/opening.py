@@ -63,7 +63,7 @@ class LogOpener:
         self._open_all()
 
     def _end_failed(self, _: Exception) -> None:
-        """Note after an unexpected error that no thread opens logs; the next call starts one."""
+        """Note after an unexpected error that no thread opens logs; the next ``open_later`` starts one."""
         self._is_opening = False
 
 

@@ -169,8 +169,9 @@ class Partition:
 
     @property
     def local_log(self) -> UnifiedLog:
-        """The log of this broker's replica, opened now if it was not. Raises KafkaStorageError,
-        InconsistentTopicIdError, and UnknownTopicOrPartitionError after ``delete``.
+        """The log of this broker's replica, opened now if it was not. Raises KafkaStorageError, CorruptMessageError,
+        InconsistentTopicIdError, and UnknownTopicOrPartitionError after ``delete``. A method that may raise
+        KafkaStorageError may raise the others if it opens the log.
 
         For this package and ``broker.find``, which work on a replica's files whichever broker leads. With one replica
         all recovered records are committed: there is no follower to wait for. With several the high watermark begins at
@@ -184,7 +185,7 @@ class Partition:
         return log
 
     def open(self) -> None:
-        """Open or create the log now, in this thread. Raises KafkaStorageError."""
+        """Open or create the log now, in this thread. Raises what ``local_log`` raises."""
         _ = self.local_log
 
     @property
@@ -193,7 +194,8 @@ class Partition:
         return self._log is None and self._is_unopened()
 
     def open_files(self) -> None:
-        """Open or create the log; ``local_log`` returns it then at once. Any thread. Raises KafkaStorageError."""
+        """Open or create the log; ``local_log`` returns it then at once. Any thread. Raises what ``local_log``
+        raises."""
         self._open_log()
 
     def when_open(self) -> Deferred[None] | None:
@@ -309,7 +311,8 @@ class Partition:
         """Return a Deferred that settles once the high watermark has passed ``offset``: then the record there may be
         acknowledged and read.
 
-        Fails with KafkaStorageError when a sync fails, with NotLeaderOrFollowerError when this broker no longer leads.
+        Fails with KafkaStorageError when a sync fails, with NotLeaderOrFollowerError when this broker no longer leads,
+        with UnknownTopicOrPartitionError when the partition is deleted.
         """
         log = self.local_log
         if offset < log.high_watermark:
@@ -341,7 +344,8 @@ class Partition:
             self.advance(log.log_end_offset)
 
     def begin_commits(self, leading: Leading) -> None:
-        """Let this replica's records count in a new leader epoch, after the sync if one is configured."""
+        """Let the high watermark move over this replica's records in a new leader epoch, after the sync if one is
+        configured."""
         self.leading = leading
         log = self.local_log
         if self._needs_syncs(log) and log.recovery_point < log.log_end_offset:
@@ -427,7 +431,8 @@ class Partition:
         by_follower: bool = False,
     ) -> FetchDataInfo:
         """Read as ``UnifiedLog.read`` does; return no records while a thread proves transaction indices that it needs.
-        When the proof ends, fetches that wait for this partition are tried again. Also raises NotLeaderOrFollowerError.
+        When the proof ends, fetches that wait for this partition are tried again. Also raises NotLeaderOrFollowerError,
+        and the error of a proof that failed: once, as the next read begins another proof.
         """
         if not (self.is_leader or by_follower):
             raise NotLeaderOrFollowerError
@@ -470,7 +475,7 @@ class Partition:
 
     @property
     def is_settling(self) -> bool:
-        """True while a new leader does not know its followers' ends yet (KIP-207)."""
+        """True until a new leader's high watermark reaches the start of its leader epoch (KIP-207)."""
         return self.leading is not None and self.leading.leader_state.is_settling
 
     def offset_for(self, timestamp: int, limit: int) -> FoundOffset:

@@ -9,8 +9,8 @@
     id,   n > 0, another epoch                 INVALID_FETCH_SESSION_EPOCH
     session of topic ids, request of names          FETCH_SESSION_TOPIC_ID_ERROR (and the other way round)
 
-An incremental response omits partitions without records, error or moved offsets. Partitions that returned records go to
-the end of the session's order, so that a small response limit starves none (KIP-74).
+An incremental response may omit a partition without records and error if the client knows its offsets. Partitions that
+returned records go to the end of the session's order, so that a small response limit starves none (KIP-74).
 
 The cache is bounded. A full cache makes room for a new session by dropping one unused for EVICTION_MS, else one with
 fewer partitions that is older than EVICTION_MS; otherwise the new client gets no session, and has to send longer
