@@ -88,8 +88,8 @@ class Purgatory:
     def park(
         self, operation: DelayedOperation, keys: Iterable[Hashable], delay_ms: float, refuse: Refuse
     ) -> ParkedOperation:
-        """Park an operation for ``delay_ms`` at most; a touch of one of ``keys`` tries it again. The caller has just
-        tried it.
+        """Park an operation for ``delay_ms`` at most; a touch of one of ``keys`` tries it. ``park`` itself does not
+        try it.
 
         ``refuse`` is called with an exception of the operation, so that its client does not wait without end.
         """

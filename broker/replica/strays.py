@@ -7,8 +7,7 @@ the start without a topic is one of two things:
   partition.metadata has the id of a deletion   the deletion was interrupted, or the directory was offline: the log
                                                 manager has finished it, even if a new topic has that name
   anything else                                 unknown (lost metadata, a copied directory): reported, kept, and renamed
-                                                to ``<topic>-<n>.<id>-stray``, as Kafka does, when a new topic needs
-                                                the name
+                                                to Kafka's ``<topic>-<n>.<id>-stray`` when a new topic needs the name
 
 A member of a cluster renames all its strays at the start (``member.directories``). Loop thread only.
 """

@@ -86,7 +86,8 @@ class DirectRoute:
         raise NotImplementedError
 
     def finish(self, broker: Broker, context: RequestContext, request: Any, response: Any) -> Answer:
-        """Answer with a handler's result: a message of another class than the last one, bytes, steps, or a Deferred."""
+        """Answer with a handler's result: a message of another class than the last one, bytes, steps, a Deferred, or
+        None."""
         raise NotImplementedError
 
 

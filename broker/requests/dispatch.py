@@ -1,4 +1,4 @@
-"""Dispatcher of requests: route by (API key, version), decode, handle, encode; exceptions become error codes here.
+"""Dispatcher of requests: route by (API key, version), decode, handle, encode; handlers' exceptions become error codes.
 
     frame -> route (one dictionary look-up by the first four bytes) -> decode -> handle -> encode -> bytes
 

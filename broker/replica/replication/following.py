@@ -1,8 +1,8 @@
 """Follower's side of a partition: the work of a fetch loop on its log.
 
     Append               only if the log ends at the offset that was fetched. Then the high watermark is the
-                         leader's, at most the log's end, and the log start is the leader's, unless that is above
-                         the high watermark
+                         leader's, at most the log's end, and the log start moves up to the leader's, unless that is
+                         above the high watermark
     TruncateToEpochEnd   to the end of the epoch in this log or the leader's, the lower one
     TruncateTo, StartAt  to the leader's log end; an empty log at the leader's log start
 
@@ -40,10 +40,10 @@ Cut = StartAt | TruncateTo | TruncateToEpochEnd
 
 
 def following_of(partition: Partition, write_checkpoints: Callable[[UnifiedLog], object]) -> Following:
-    """Return the follower's side of a partition. Opens the log if it is not open yet. Raises KafkaStorageError, also if
-    the log has failed.
+    """Return the follower's side of a partition. Opens the log if it is not open yet. ``write_checkpoints`` gets the
+    log.
 
-    ``write_checkpoints`` gets the log.
+    Raises what ``Partition.local_log`` raises, and KafkaStorageError if the log has failed.
     """
     log = partition.local_log
     if not log.is_serving:

@@ -1,6 +1,7 @@
 """Leader's side of a partition with several replicas: its ``LeaderState``, and the waits for followers.
 
-    append       to the log, then ``note_append``; with flush.messages ``note_synced`` after the sync
+    append       to the log, then ``note_append``; with flush.messages ``note_unsynced``, and ``note_synced`` after the
+                 sync
     fetch        ``note_fetch`` moves the high watermark, which settles waits; ``note_joinable`` is called if the
                  follower may join the ISR
     rest         a partition of which a follower has everything is not read for it until something moves: see
@@ -120,7 +121,7 @@ class Leading:
         None when it may be now.
 
         Fails with NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError,
-        KafkaStorageError.
+        KafkaStorageError, UnknownTopicOrPartitionError.
         """
         if acks != ALL_REPLICAS:
             return self._syncs.wait(offset) if offset >= self.leader_state.committed_end else None
@@ -186,13 +187,14 @@ class Leading:
         self._advance_if(self.leader_state.take_min_isr(min_isr, self._now_ms))
 
     def propose(self) -> IsrProposal | None:
-        """Return an ISR to propose to the controller, pending from now on; None if it need not change, or if this log
-        has failed: its followers cannot fetch, and without them in the ISR no other replica could lead.
+        """Return an ISR to propose to the controller, pending from now on; None if it need not change, a proposal is
+        pending, or this log has failed: its followers cannot fetch, and without them in the ISR no other replica could
+        lead.
         """
         return self.leader_state.propose(self._now_ms) if self._partition.local_log.is_serving else None
 
     def close(self, error: KafkaError) -> None:
-        """End leadership: fail the waits for followers with ``error``."""
+        """End leadership: fail the waits for this replica's syncs and for deletions with ``error``."""
         self.rests.end_all()
         self._syncs.fail(error)
         self._deletions.fail(error)

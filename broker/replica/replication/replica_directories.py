@@ -105,8 +105,8 @@ class ReplicaDirectories:
         return AssignReplicasToDirsRequest(broker_id=self._node_id, broker_epoch=broker_epoch, directories=directories)
 
     def _assignment(self, image: MetadataImage, partition: TopicPartition) -> tuple[bytes, bytes] | None:
-        """Return directory id and topic id of a replica whose directory the image lacks; None if it is right, and an
-        assignment would elect no leader.
+        """Return the directory id and topic id to report for a replica. None if the image has that directory and no
+        election waits for the report, or if this broker has no such log or replica.
         """
         directory_id, topic = self._directory_id_of(partition), image.topic_by_name(partition.topic)
         if topic is None or partition.partition >= len(topic.partitions):
@@ -171,7 +171,7 @@ def has_other_copies(state: PartitionState, node_id: int) -> bool:
 
 
 def changed_partitions(before: MetadataImage, after: MetadataImage) -> Iterator[TopicPartition]:
-    """Yield the partitions whose replicas or directories differ between two images.
+    """Yield the partitions of both images whose replicas or directories differ.
 
     The images share unchanged parts. Elections are left out: they may change all partitions of a cluster at once."""
     if before.topics is after.topics:

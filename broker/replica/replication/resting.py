@@ -78,7 +78,7 @@ class Rests:
         self._resting[replica_id] = resting
 
     def end(self, replica_id: int) -> None:
-        """End the rest for a follower: its fetch names the partition."""
+        """End the rest for a follower: its fetch reads the partition."""
         if replica_id in self._resting:
             self._end(replica_id)
 
