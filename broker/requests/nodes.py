@@ -25,8 +25,8 @@ class Nodes(Protocol):
 
     @property
     def controller_id(self) -> int:
-        """Id of the node that answers name as the controller: in a cluster a broker, which forwards requests to the
-        controller."""
+        """Id of the node that an answer names as the controller. In a cluster it is that of a random live broker,
+        which forwards requests to the active controller; -1 if none is alive."""
         ...
 
     def alive_nodes(self, context: RequestContext) -> list[Node]:

@@ -71,8 +71,9 @@ class Route(DirectRoute):
         self.has_slices = api_key in (ApiKey.FETCH, ApiKey.SHARE_FETCH)
 
     def answer(self, broker: Broker, context: RequestContext, request: Any, *, is_long: bool = False) -> Answer:
-        """Handle a request; an exception of its handler becomes its error response. The steps of a generator begin
-        here. With ``is_long`` the answer is encoded in steps.
+        """Handle a request; an exception of its handler becomes its error response. After a NotReadyError the request
+        waits and is handled again. The steps of a generator begin here. With ``is_long`` the answer is encoded in
+        steps.
 
         Raises CloseConnectionError.
         """
@@ -236,8 +237,8 @@ def unexpected_failure() -> UnknownServerError:
 
 
 class Pending:
-    """An answer that comes later. The callback of ``on_answer`` is called once: with the answer, or None to close the
-    connection."""
+    """An answer that comes later. The callback of ``on_answer`` is called once, unless the answer is abandoned: with
+    the frame, with empty bytes if nothing is sent (acks=0), or with None to close the connection."""
 
     __slots__ = ("_correlation_id", "_deferred", "_request", "_route")
 

@@ -5,14 +5,15 @@ As in Kafka since 2.0 (KIP-219), a client over its quota is answered at once, wi
 
     produce     the request's bytes count; its records are appended, and the answer has the throttle time
     fetch       the answer's bytes count; over the quota an empty one is sent in its place. One answer holds at most
-                what the quota allows within its window, so that a consumer always makes progress
+                what the quota allows within its window, or one longer batch, so that a consumer always makes progress
     share fetch the same; results of acknowledgements are sent at once, acquired records are released
     any         the loop thread's time for handling and encoding counts against ``request_percentage``
-    of brokers  fetches of followers and transaction markers neither count nor wait, whatever quotas their clients have
+    of brokers  fetches of followers and transaction markers neither count nor wait, whatever quotas are set for the
+                users and client ids of the brokers
 
-The longest of these times applies. Without any quota none of this runs: the dispatcher tests one attribute. An answer
-is encoded as usual, and the throttle time is written into its bytes if the field has a fixed place. If not, a short
-answer is decoded and encoded again. Loop thread only.
+The longest of these times applies. Until a first quota is set, none of this runs: the dispatcher tests one attribute.
+An answer is encoded as usual, and the throttle time is written into its bytes if the field has a fixed place. If not,
+an answer in one part is decoded and encoded again. Loop thread only.
 
 Source: KIP-13, KIP-124, KIP-219.
 """

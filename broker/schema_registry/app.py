@@ -15,7 +15,7 @@ GET, PUT, DELETE /config[/S], /mode[/S]         compatibility level; read-write,
 GET  /contexts                                  the names of contexts
 
 A subject of a context is called ``:.CONTEXT:S``. Below ``/contexts/.CONTEXT`` the same paths, except ``/`` and
-``/contexts``, are about that context.
+``/contexts``, are about that context. Types and ids of schemas are the same in all contexts.
 
 Names of subjects may hold slashes, encoded as %2F. Errors are ``{"error_code": 40401, "message": ...}``. The guards of
 the admin interface authorize each request: reading needs READ on the topic ``_schemas``, everything else WRITE. Loop
@@ -75,7 +75,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
-    """Serve the listening socket. ``cleanup`` of the returned runner closes it. Raises ConfigError."""
+    """Serve the listening socket. ``cleanup`` of the returned runner closes the socket. Raises ConfigError."""
     stores = build_stores(broker, SCHEMA_REGISTRY_LISTENER)
     logins = Logins(broker, tls_of(stores), SCHEMA_REGISTRY_LISTENER)
     permissions = Permissions(broker, logins, need_of)
@@ -159,7 +159,7 @@ def subject_of(request: web.Request) -> str:
 
 async def submission_in(request: web.Request) -> Submission:
     """Read the schema in a request's body. Its references are in the context of its subject, unless they name another
-    one. Raises RegistryError.
+    context. Raises RegistryError.
     """
     found = submission_of(await body_of(request))
     context = context_in(subject_of(request))
@@ -212,7 +212,7 @@ async def contexts(request: web.Request) -> web.Response:
 
 
 async def schemas(request: web.Request) -> web.Response:
-    """Answer with the versions of all subjects."""
+    """Answer with the versions of the subjects that ``select_names`` selects."""
     state, deleted = await request.app[REGISTRY].state(), is_set(request, "deleted")
     rows = []
     for subject in select_names(request, state):

@@ -90,9 +90,9 @@ def _reference(one: Any) -> Reference:
 
 
 def pin_references(state: State, submission: Submission) -> Submission:
-    """Return a submission in which references to the latest version have that version's number, which is stored.
+    """Return a submission in which references to the latest version have that version's number.
 
-    Raises RegistryError if there is no such subject.
+    Raises RegistryError if such a reference is to a subject without a version that is not deleted.
     """
     return submission._replace(references=_number_references(state, submission.references))
 
@@ -168,7 +168,8 @@ def version_of(state: State, subject: str, number: int, *, deleted: bool = False
 
 
 def check_writable(state: State, subject: str, submission: Submission | None = None) -> None:
-    """Raise RegistryError if the mode forbids the change or the submitted id, or if ``subject`` is only a context."""
+    """Raise RegistryError if the mode forbids the change, or if the subject of a submission is only a context. A
+    submission must have an id in import mode, and none in any other mode."""
     if submission is not None and subject == context_in(subject):
         raise errors.invalid_subject(subject)
     mode = state.mode_of(subject)
@@ -212,7 +213,7 @@ def _build_imported(state: State, fresh: RegisteredSchema, submission: Submissio
 
 def register(state: State, schema: RegisteredSchema) -> list[StoredRecord]:
     """Return the records of a new version, or of an imported one. Compaction removes the record of a replaced
-    version; if its id is greater, another record keeps the greatest id."""
+    version. If the replaced id is greater than the new one, another record keeps the greatest id."""
     replaced = state.version(schema.subject, schema.version)
     if replaced is None or replaced.id <= schema.id:
         return [schema_record(schema)]

@@ -19,8 +19,8 @@ def context_in(subject: str) -> str:
 
 
 def written_in(subject: str, context: str) -> str:
-    """Return a subject as a reference in a schema of ``context`` names it: with ``:.:`` if only the subject is in the
-    default context."""
+    """Return a subject as a reference in a schema of ``context`` names it. A subject in the default context gets
+    ``:.:`` if the schema is in another one."""
     return f":{DEFAULT}:{subject}" if context and not context_in(subject) else subject
 
 

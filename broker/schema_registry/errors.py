@@ -6,7 +6,8 @@ from tidelog.broker.schema_registry.records import Reference
 
 
 class RegistryError(Exception):
-    """An error that answers a request. ``code`` is Confluent's: an HTTP status, or five digits that begin with one."""
+    """An error that answers a request. ``code`` is Confluent's: an HTTP status, or five digits of which the
+    first three are the HTTP status."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)

@@ -8,11 +8,11 @@
     NOOP            magic 0, keytype                        lastId                                  -
     NOOP            keytype, magic 0                        none: Confluent's                       -
 
-Compaction compares the bytes of keys, so their fields are in Confluent's order. Unknown fields of a value
-(``metadata``, ``ruleSet``) are kept. ``lastId`` is Tidelog's own field: the greatest id that was assigned, which is
-known even after that schema was deleted permanently, or replaced. Confluent's registry reads a key as JSON, in any
-order, and ignores the value of a NOOP. It writes NOOPs without a value itself. Their keys have the other order, so
-compaction keeps the last id beside them. Source: Confluent's SchemaRegistryKey, its serializer and its values.
+Compaction compares the bytes of keys, so their fields are in Confluent's order. Unknown fields of a schema's value
+(``metadata``, ``ruleSet``) are kept. ``lastId`` is Tidelog's own field: the greatest id that was assigned. It is
+known even after the schema with that id was deleted permanently, or replaced. Confluent's registry reads a key as JSON,
+in any order, and ignores the value of a NOOP. It writes NOOPs without a value itself. Their keys have the other order,
+so compaction keeps the last id beside them. Source: Confluent's SchemaRegistryKey, its serializer and its values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Service behind the HTTP interface: requests read the state, and changes are made one after another.
 
-Parsing and rules of compatibility run in a thread of their own, on immutable values. A registration uses their result
-if no record was appended or replayed meanwhile; else they run again. Loop thread only.
+Parsing and rules of compatibility run in a thread of their own, on immutable values. A registration uses the rules'
+result if no record was appended or replayed meanwhile; else the rules run again. Loop thread only.
 """
 
 from __future__ import annotations
@@ -208,7 +208,8 @@ class Registry:
         return await self._change(lambda state: (level, changes.set_level(state, subject, level)))
 
     async def unset_level(self, subject: str | None) -> str:
-        """Remove a compatibility level that was set; returns it. Raises RegistryError."""
+        """Remove a compatibility level; returns it, or the default if none was set for the registry. Raises
+        RegistryError."""
 
         def change(state: State) -> tuple[str, Sequence[StoredRecord]]:
             if subject is not None and subject not in state.levels:
@@ -222,7 +223,7 @@ class Registry:
         return await self._change(lambda state: changes.set_mode(state, subject, value, force=force))
 
     async def unset_mode(self, subject: str | None) -> str:
-        """Remove a mode that was set; returns it. Raises RegistryError."""
+        """Remove a mode; returns it, or the default if none was set for the registry. Raises RegistryError."""
 
         def change(state: State) -> tuple[str, Sequence[StoredRecord]]:
             if subject is not None and subject not in state.modes:
@@ -233,7 +234,7 @@ class Registry:
 
 
 def find_equal(schema: LookedUpSchema, originals: Sequence[RegisteredSource]) -> RegisteredSchema | None:
-    """Return the version that is equal though written differently. Call it in a thread."""
+    """Return the version that is equal though written differently, else None. Call it in a thread."""
     for old in originals:
         try:
             if schema.equals(parse(old.source)):

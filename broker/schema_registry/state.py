@@ -38,7 +38,7 @@ class State:
         self._contents: dict[tuple[object, ...], dict[SubjectVersion, None]] = {}
         self._referenced: dict[SubjectVersion, dict[SubjectVersion, None]] = {}
         self.levels: dict[str | None, str] = {}
-        """Compatibility levels that were set, by subject; None: the level of the whole registry."""
+        """Compatibility levels that were set, by subject or context; None: the level of the whole registry."""
         self.modes: dict[str | None, str] = {}
         self.last_id = last_id
         """The greatest id that was ever assigned."""
@@ -143,7 +143,8 @@ class State:
         return (self._subjects[subject][version] for subject, version in sorted(pairs))
 
     def resolve(self, references: tuple[Reference, ...]) -> tuple[tuple[Reference, RegisteredSchema], ...]:
-        """Return all schemas that references lead to, each after those that it refers to, once for each name.
+        """Return all schemas that references lead to, each after those that it refers to, once for each name that a
+        reference gives it.
 
         Raises KeyError for a reference to a missing version.
         """

@@ -75,9 +75,9 @@ class SchemasTopic:
         """Topic id and leader epoch in which the state was read."""
         self._position = 0
         self.state = State()
-        """State of the topic's records. Ids continue after those of a former topic of this name, or of a truncated log.
-        In each leader epoch the topic is read from the beginning: another leader may have replaced records at the same
-        offsets."""
+        """State of the topic's records. Until the broker's next start, ids continue after those of a former topic of
+        this name, or of a truncated log. In each leader epoch the topic is read from the beginning: another leader may
+        have replaced records at the same offsets."""
 
     async def read_state(self) -> State:
         """Return the state with all committed records. Raises RegistryError."""

@@ -306,7 +306,8 @@ def rest_of(node: Mapping[str, Any], name: str) -> Any:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return whether a name matches, by RE2, which takes linear time for any pattern and has no look-around."""
+    """Return whether a name matches, by RE2, which takes linear time for any pattern. A pattern that RE2 refuses, such
+    as one with look-around, matches no name."""
     re2: Any = import_module("re2")  # re2 has no type hints
     options = re2.Options()
     options.log_errors = False

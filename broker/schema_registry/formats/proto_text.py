@@ -1,9 +1,9 @@
 """Writer of Protobuf file descriptors as ``.proto`` text: the inverse of protoc, for descriptors that clients send and
 for the comparison of schemas.
 
-The text compiles to the same descriptor, except comments. Names of types and of custom options are full names with a
-leading dot. A decoded descriptor has custom options as unknown bytes: ``decode_options`` decodes those whose
-definitions it gets; the text omits the others. Any thread.
+The text compiles to the same descriptor, except comments and the options of ranges of extensions. Names of types and of
+custom options are full names with a leading dot. A decoded descriptor has custom options as unknown bytes:
+``decode_options`` decodes those whose definitions it gets; the text omits the others. Any thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _QUOTED = (FieldDescriptorProto.TYPE_STRING, FieldDescriptorProto.TYPE_BYTES)
 def decode_options(file: FileDescriptorProto, imports: Iterable[FileDescriptorProto]) -> FileDescriptorProto:
     """Return the file with the custom options that it and its imports define decoded to fields.
 
-    ``imports`` are in an order in which each one follows those that it imports. Raises TypeError if one is missing.
+    ``imports`` are in an order in which each one follows those that it imports. Raises TypeError if one is missing or a
+    file contradicts itself, and DecodeError if options do not fit their definitions.
     """
     pool = DescriptorPool()
     for one in (*imports, file):
