@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, read_offset_checkpoint
@@ -48,6 +48,8 @@ SAVE_PATIENCE_S = 1.0
 #: A file that has not changed for so long was not swapped just now; clocks of file servers differ a little.
 RECENT_S = 10.0
 _POLL_S = 0.02
+#: How often files are listed and searched for marks, if the cleaner or retention removes files meanwhile.
+ATTEMPTS = 5
 _NOWHERE = 1 << 63
 #: The checkpoints that were read last, by path: a plan asks for each of its partitions.
 _CHECKPOINTS: dict[str, tuple[Stamp | None, dict[TopicPartition, int]]] = {}
@@ -175,10 +177,16 @@ def checkpointed_below(partition: TopicPartition, directory: str) -> int:
 
 def marked_below(directory: str, start: int, count: ReadCount | None = None) -> int:
     """Find the offset after the first batch from ``start`` on that only a cleaner can have written; 0 without one."""
-    try:
-        segments = list_segments(directory)
-    except FileNotFoundError:
-        return 0
+    for _ in range(ATTEMPTS):
+        try:
+            return _find_mark(list_segments(directory), start, count)
+        except FileNotFoundError:
+            continue  # a file was swapped or deleted since it was listed, or the directory is gone
+    return 0
+
+
+def _find_mark(segments: Sequence[SegmentFile], start: int, count: ReadCount | None) -> int:
+    """Find the offset that ``marked_below`` returns in these files. Raises FileNotFoundError."""
     ends = [segment.base_offset for segment in segments[1:]]
     for segment, end in zip(segments, [*ends, None], strict=True):
         if end is not None and end <= start:
@@ -197,11 +205,11 @@ def is_marked(header: BatchHeader) -> bool:
 
 
 def _headers_from(segment: SegmentFile, start: int, count: ReadCount | None) -> Iterator[BatchHeader]:
-    """Yield the headers of a segment's batches from ``start`` on, up to damage."""
+    """Yield the headers of a segment's batches from ``start`` on, up to damage. Raises FileNotFoundError."""
     try:
         with OpenSegment(segment.path, count) as file:
             yield from (header for header in headers(file, 0, file.size) if header.base_offset >= start)
-    except (FileNotFoundError, CorruptBatchError):
+    except CorruptBatchError:
         return
 
 

@@ -4,7 +4,9 @@
     a later marker           the walk reads ahead of the reader, through later segments too, to the transactions' ends
     damage on the way        a marker may be lost in it: for transactions open there the ``.txnindex`` files decide;
                              if one is damaged, or they lack the abort marker that comes next, reading is refused
-    no later marker          the ``.txnindex`` files decide, too; a transaction without an entry is not aborted
+    no later marker          the ``.txnindex`` files decide, too; a transaction without an entry is not aborted. If one
+                             is damaged, reading is refused
+    the segment is deleted   its ``.txnindex`` may be deleted, too, and then counts as damaged
 
 A walk begins where its reader does and looks at each batch once, in the reader's own chunk if the batch is there. It
 reads ahead only while a transaction is open, in steps that grow. A cleaner keeps the marker of a transaction as
@@ -289,18 +291,34 @@ class MarkerWalk:
         lacks_marker = is_abort and not any(entry[2] == marker for entry in entries)
         if covering:
             self._aborted.append((producer_id, found.first, covering[0][2]))
-        elif lacks_marker or (found.damage is not None and self._is_index_damaged):
+        elif lacks_marker or (self._is_index_damaged and (marker is None or found.damage is not None)):
+            damage = found.damage or f"{self._at.file.path}: the log ends"
             raise PipelineError(
-                f"{found.damage}; the marker of producer {producer_id}'s transaction of offset {found.first} may be "
+                f"{damage}; the marker of producer {producer_id}'s transaction of offset {found.first} may be "
                 "lost there, and no .txnindex says whether it was aborted (read_uncommitted reads it)"
             )
 
     def _read_index(self) -> list[tuple[int, int, int]]:
-        """Read the index files' entries; none when one is damaged."""
+        """Read the index files' entries; none when one is damaged or keeps changing its name."""
         if self._index is None:
             try:
                 found = aborted_transactions(os.path.dirname(self._own.file.path), 0, 2**63 - 1)
             except (PipelineError, FileNotFoundError):
                 found, self._is_index_damaged = (), True
+            self._is_index_damaged = self._is_index_damaged or not self._is_own_segment_there()
             self._index = [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in found]
         return self._index
+
+    def _is_own_segment_there(self) -> bool:
+        """Return whether the reader's file has still a name: a broker deletes a segment's record file before its
+        ``.txnindex``. The order is that of renames, so a file that is renamed meanwhile is found."""
+        stem = self._own.segment.path.rpartition(".log")[0]
+        return any(_is_file(f"{stem}.log{ending}", self._own.file.inode) for ending in (".swap", "", ".deleted"))
+
+
+def _is_file(path: str, inode: int) -> bool:
+    try:
+        with OpenSegment(path) as file:
+            return file.inode == inode
+    except FileNotFoundError:
+        return False

@@ -246,6 +246,17 @@ class TestMarksOfACleaner:
         assert read(plan_slices(data)) == [*range(first), behind, *range(behind + 5, 300)]
         assert audit_partition(data).total("lost_offsets") == 0
 
+    def test_a_file_that_is_swapped_meanwhile_is_searched(
+        self, data: DataDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It counted as a file without marks, so compacted offsets counted as lost."""
+        path = Path(segments_of(data)[1].path)
+        behind = segments_of(data)[1].base_offset
+        path.write_bytes(build_batch([Record(behind, NOW_MS, b"k", b"v")], BatchOptions(last_offset_delta=4)))
+        listings = iter([[SegmentFile(behind, f"{path}.swap")], segments_of(data)])
+        monkeypatch.setattr(holes, "list_segments", lambda directory: next(listings))
+        assert marked_below(place(data).path, behind) == behind + 5
+
     def test_a_log_that_was_never_cleaned_has_no_batch_that_lacks_records(self, data: DataDirectory) -> None:
         assert marked_below(place(data).path, 0) == 0
         assert marked_below(str(data.path / "not-there-0"), 0) == 0

@@ -8,6 +8,7 @@ import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, end_transaction, write
@@ -23,12 +24,14 @@ from tests.support.transactions import (
     write_transactions,
 )
 from tidelog.log.check import check_directory
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.index.transaction_index import ENTRY
 from tidelog.log.segment.batch_scan import iter_batches
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.audit import transactions as audit_transactions
 from tidelog.pipeline.decode import column_reader
 from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
+from tidelog.pipeline.engine.engine import engine
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.files.sources import OpenSegment
@@ -42,6 +45,7 @@ from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan
 from tidelog.pipeline.plan.selection import PartitionDirectory
 from tidelog.pipeline.plan.transactions import markers
 from tidelog.pipeline.plan.transactions.aborted import aborted_transactions
+from tidelog.pipeline.plan.transactions.markers import MarkerWalk
 from tidelog.protocol.record.record_batch import Record, RecordBatch
 
 pytest.importorskip("pyarrow")
@@ -224,6 +228,36 @@ def test_a_removed_segment_may_have_held_markers(tmp_path: Path, *, commit: bool
         remove_all(directory, random.Random(0))
     with pytest.raises(PipelineError, match=r"no \.txnindex says"):
         first_segment()
+
+
+@pytest.mark.parametrize("suffix", ["", ".deleted", "gone"])
+@pytest.mark.parametrize("is_damaged", [True, False], ids=["damaged marker", "no marker"])
+def test_an_index_that_was_deleted_with_its_segment_is_not_taken_for_empty(
+    tmp_path: Path, suffix: str, *, is_damaged: bool
+) -> None:
+    """A reader holds the record file open while the broker deletes it: the aborted records counted as committed."""
+    data = DataDirectory(tmp_path / "kafka.logs")
+    log = data.log("t")
+    write(log, [Record(0, NOW_MS, b"k", b"v")], producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+    marker = log.segments.active.size
+    end_transaction(log, 1, commit=False)
+    write(log, [Record(0, NOW_MS, b"k", b"v")])
+    end = log.log_end_offset
+    data.close()
+    (segment,) = list_segments(str(data.path / "t-0"))
+    content = np.frombuffer(Path(segment.path).read_bytes(), np.uint8).copy()
+    content[marker + 70] ^= is_damaged
+    content = content if is_damaged else content[:marker].copy()
+    Path(segment.path).write_bytes(content.tobytes())
+    with OpenSegment(segment.path) as file:
+        walk = MarkerWalk(TopicPartition("t", 0), segment, file, position=0, end_offset=end, engine=engine())
+        for path in (data.path / "t-0").glob("0*"):
+            path.unlink() if suffix == "gone" else path.rename(f"{path}{suffix}")
+        if suffix == "gone":
+            with pytest.raises(PipelineError, match=r"no \.txnindex says whether it was aborted"):
+                walk.aborted_below(content, len(content), 0)
+        else:
+            assert walk.aborted_below(content, len(content), 0).tolist() == [[1, 0, 1]]
 
 
 def whole_kinds(data: DataDirectory) -> tuple[list[str], list[str]]:
