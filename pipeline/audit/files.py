@@ -26,8 +26,8 @@ from tidelog.log.files.checkpoints import (
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_OFFSET_FILE,
-    CheckpointCorruptError,
     EpochEntry,
+    read_if_there,
     read_leader_epochs,
     read_offset_checkpoint,
     read_partition_metadata,
@@ -105,9 +105,9 @@ def _metadata_fault(path: str) -> str | None:
 
 def _snapshot_fault(path: str) -> str | None:
     try:
-        decode_snapshot(files_at(path).read_file(path), path)
-    except FileNotFoundError:
-        return None
+        data = read_if_there(files_at(path), path)
+        if data is not None:  # otherwise it was deleted since it was listed
+            decode_snapshot(data, path)
     except KafkaStorageError as error:
         return str(error)
     return None
@@ -146,6 +146,6 @@ def _first_epoch_offset(directory: str) -> int | None:
     path = os.path.join(directory, LEADER_EPOCH_FILE)
     try:
         entries = read_leader_epochs(files_at(path), path)
-    except (CheckpointCorruptError, KafkaStorageError):
+    except KafkaStorageError:
         return None
     return entries[0].start_offset if entries else None

@@ -168,7 +168,7 @@ def _is_of_another_topic(piece: SegmentSlice) -> bool:
     directory = os.path.dirname(piece.path)
     try:
         topic_id = read_partition_metadata(files_at(directory), directory)
-    except (FileNotFoundError, KafkaStorageError):
+    except KafkaStorageError:
         return True
     return topic_id is not None and topic_id != piece.topic_id
 

@@ -14,6 +14,7 @@ A listing describes all files of a directory, so one request serves all look-ups
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import re
@@ -24,6 +25,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
+from tidelog.log.system.file_system import LogStorageError
 from tidelog.pipeline.errors import OptionError, RemoteError
 from tidelog.pipeline.files.tier.view import LISTING_S, TIER_ROOT
 
@@ -201,9 +203,12 @@ class RemoteFiles:
         return True
 
     def read_file(self, path: str) -> bytes:
-        """Read all of a file. Raises FileNotFoundError, RemoteError."""
+        """Read all of a file. Raises RemoteError, and LogStorageError for a missing file, as a local file system."""
         known = self._contents.pop(path, None)
-        return _content(path) if known is None else known
+        try:
+            return _content(path) if known is None else known
+        except FileNotFoundError as error:
+            raise LogStorageError("read", path, errno.ENOENT) from error
 
 
 def _content(path: str) -> bytes:

@@ -14,7 +14,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidelog.log.files.checkpoints import CheckpointCorruptError
 from tidelog.log.producer.snapshot import decode_snapshot
 from tidelog.log.segment.batch_scan import BatchHeader, crc_matches
 from tidelog.pipeline.files.batch_walk import headers
@@ -104,7 +103,7 @@ def _newest_snapshot(directory: str, start: int, end: int) -> tuple[int, dict[in
         try:
             path = os.path.join(directory, name)
             entries = decode_snapshot(files_at(path).read_file(path), path)
-        except (CheckpointCorruptError, KafkaStorageError, FileNotFoundError):
+        except KafkaStorageError:
             continue  # torn or deleted: an older snapshot, or the log itself, gives the same transactions
         first = {entry.producer_id: entry.current_txn_first_offset for entry in entries}
         return offset, {producer: begin for producer, begin in first.items() if begin != _NO_TRANSACTION}

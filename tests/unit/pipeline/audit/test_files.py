@@ -19,7 +19,9 @@ from tidelog.log.files.checkpoints import (
 )
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.system.file_system import OsFileSystem
+from tidelog.pipeline.audit import files as audit_files
 from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
+from tidelog.pipeline.files.storage import names_in
 from tidelog.pipeline.jobs.audit import AuditRequest, AuditResult, audit
 from tidelog.pipeline.jobs.reports.audit_report import findings
 from tidelog.pipeline.options.columns import Columns
@@ -181,6 +183,13 @@ def test_garbage_in_one_metadata_file_leaves_the_other_partitions_audited(data: 
     assert [partition.name for partition in result.partitions] == ["t-0", "u-0"]
     assert any("partition.metadata" in line for line in findings(result.partitions[0]))
     assert not result.partitions[1].is_wrong
+
+
+def test_a_snapshot_that_is_deleted_meanwhile_is_no_finding(
+    data: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_files, "names_in", lambda path: [*names_in(path), f"{7:020d}.snapshot"])
+    assert findings(run(data).partitions[0]) == []
 
 
 @pytest.mark.parametrize("name", [LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, REPLICATION_OFFSET_FILE])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.log.files.checkpoints import read_offset_checkpoint
+from tidelog.log.system.file_system import LogStorageError
 from tidelog.pipeline.errors import OptionError, RemoteError
 from tidelog.pipeline.files import remote
 from tidelog.pipeline.files.remote import info_of, is_remote, list_directory, locate, reason, remote_path
@@ -122,7 +123,7 @@ def test_small_files_of_a_store_are_read(store: Path) -> None:
     assert list(read_offset_checkpoint(files_at("s3://store/x"), "s3://store/x").values()) == [7]
     files = files_at("s3://store/x")
     assert files.read_file("s3://store/x") == b"0\n1\nt 0 7\n"
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(LogStorageError, match="s3://store/y failed: No such file"):
         files.read_file("s3://store/y")
     (store / "d").mkdir()
     with pytest.raises(RemoteError, match="s3://store/d cannot be read: "):
