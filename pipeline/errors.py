@@ -68,6 +68,10 @@ class ObjectGoneError(RemoteError):
     """An object was deleted while it was read."""
 
 
+class UndecidedTransactionError(PipelineError):
+    """Damage hides whether a transaction was aborted."""
+
+
 class CorruptBatchError(PipelineError):
     """A stored batch is damaged: its ``file``, byte ``position``, base ``offset``, and the reason (``why``).
 

@@ -38,6 +38,7 @@ from tidelog.pipeline.audit.transactions import TransactionAudit, TransactionPla
 from tidelog.pipeline.engine import reference as at
 from tidelog.pipeline.engine.engine import AuditEngine, HashRoom, bases_of, engine
 from tidelog.pipeline.engine.reference import IntegerArray
+from tidelog.pipeline.errors import ObjectGoneError
 from tidelog.pipeline.files.segment_files import SegmentFile
 from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.protocol.errors import KafkaError
@@ -193,7 +194,10 @@ def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> Segmen
         if plan.inode and not file.is_same(plan.inode, plan.ctime_ns, plan.size):
             return None
         file.expect(0, plan.size)
-        audited = _SegmentWalk(plan, file, using or engine()).run()
+        try:
+            audited = _SegmentWalk(plan, file, using or engine()).run()
+        except ObjectGoneError:
+            return None
         return None if file.was_replaced() else audited
 
 

@@ -23,7 +23,7 @@ from tidelog.log.segment.transaction_check import TransactionIndexCheck, commits
 from tidelog.pipeline.engine import reference as at
 from tidelog.pipeline.engine.engine import AuditEngine
 from tidelog.pipeline.engine.reference import IntegerArray
-from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.errors import ObjectGoneError, PipelineError, UndecidedTransactionError
 from tidelog.pipeline.files.segment_files import SegmentFile
 from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.plan.transactions.markers import MarkerWalk
@@ -62,6 +62,7 @@ class TransactionAudit:
         self._markers = MarkerWalk(
             plan.partition, plan.segment, file, position=0, end_offset=plan.stable_below, engine=engine
         )
+        self._is_stopped = False  # the walk over the markers met a file that cannot be read
         self.faults = 0
 
     def close(self) -> None:
@@ -70,13 +71,20 @@ class TransactionAudit:
 
     def find_aborted(self, buffer: at.ByteArray, size: int, position: int) -> None:
         """Find the aborted batches in these bytes. A transaction that cannot be decided because of damage is reported
-        once."""
-        while True:
+        once. So is a later segment that cannot be read; from there on the transaction indices decide.
+
+        Raises ObjectGoneError.
+        """
+        while not self._is_stopped:
             try:
                 self._aborted = self._markers.aborted_below(buffer, size, position)
                 return
+            except ObjectGoneError:
+                raise
             except PipelineError as error:
                 self._tell("transaction", self._plan.segment.path, position, -1, str(error))
+                if not isinstance(error, UndecidedTransactionError):
+                    self._aborted, self._is_stopped = self._indexed, True
 
     def follow(self, buffer: at.ByteArray, rows: IntegerArray) -> None:
         """Note the markers and records of transactions in valid batches, in order; ``buffer`` has the batches of

@@ -28,7 +28,7 @@ from tidelog.log.segment.transaction_check import commits_transaction
 from tidelog.pipeline.engine import reference as at
 from tidelog.pipeline.engine.engine import AuditEngine
 from tidelog.pipeline.engine.reference import ByteArray, IntegerArray
-from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.errors import PipelineError, UndecidedTransactionError
 from tidelog.pipeline.files.segment_files import SegmentFile, list_segments
 from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.sparse_index import indexed_batches
@@ -106,7 +106,8 @@ class MarkerWalk:
         """Collect the aborted transactions of the file's records up to byte ``position + size``: sorted rows of
         producer id, first and last offset. ``buffer[:size]`` holds the file's bytes from ``position`` on.
 
-        Raises PipelineError when damage hides whether a transaction was aborted.
+        Raises UndecidedTransactionError when damage hides whether a transaction was aborted: a further call goes on
+        without that transaction. Raises other PipelineErrors when a file cannot be read.
         """
         self.verified = (0, 0)
         self._step = STEP_BYTES
@@ -293,7 +294,7 @@ class MarkerWalk:
             self._aborted.append((producer_id, found.first, covering[0][2]))
         elif lacks_marker or (self._is_index_damaged and (marker is None or found.damage is not None)):
             damage = found.damage or f"{self._at.file.path}: the log ends"
-            raise PipelineError(
+            raise UndecidedTransactionError(
                 f"{damage}; the marker of producer {producer_id}'s transaction of offset {found.first} may be "
                 "lost there, and no .txnindex says whether it was aborted (read_uncommitted reads it)"
             )
