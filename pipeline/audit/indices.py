@@ -8,8 +8,9 @@
 Apache Kafka writes an entry for an append, which is several batches if a follower fetched them at once: the last offset
 of all, and the position of the first.
 
-Zeros after the entries, in a log that was not closed, are not a fault. An entry without a batch at the end of the walk
-is a fault. Arrays are int64; one thread.
+Zeros after the entries, in a log that was not closed, are not a fault. Only the first entry of a time index may have
+zeros alone: that of a first record of time 0. An entry without a batch at the end of the walk is a fault. Arrays are
+int64; one thread.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class IndexCheck:
     _begun: BooleanArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     _ended: BooleanArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     _time_answered: BooleanArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    _is_doubtful: bool = False
+    """Whether the time index has only zeros: no entry, or that of a first record of time 0."""
 
     @classmethod
     def open(cls, segment: SegmentFile) -> IndexCheck:
@@ -69,7 +72,8 @@ class IndexCheck:
         count = _count_entries(entries["position"] == 0)
         times, has_times = _read(time_path, _TIME_ENTRY)
         time_relative, stamps = times["relative"].astype(np.int64), times["timestamp"].astype(np.int64)
-        time_count = _count_entries((time_relative == 0) & (stamps == 0))
+        empty = (time_relative == 0) & (stamps == 0)
+        time_count = 1 + _count_entries(empty[1:]) if len(empty) else 0
         check = cls(
             offset_path,
             time_path,
@@ -82,13 +86,14 @@ class IndexCheck:
         check._begun, check._ended = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         check._time_answered = np.zeros(time_count, np.bool_)
         check._limits = _limits_of(check.positions)
+        check._is_doubtful = time_count == 1 and bool(empty[0])
         check._check_order()
         return check
 
     @property
     def entries(self) -> int:
         """Number of entries in both indices."""
-        return len(self.offsets) + len(self.timestamps)
+        return len(self.offsets) + len(self.timestamps) - self._is_doubtful
 
     def batches_after(self, position: int) -> Iterator[tuple[int, int]]:
         """Yield byte position and last offset of the indexed batches after byte ``position``, in order."""
@@ -116,6 +121,8 @@ class IndexCheck:
     def finish(self, largest_timestamp: int, *, is_closed: bool, is_whole: bool) -> None:
         """Finish the check after the walk. With damage (``is_whole`` false) an entry without its batch is not a
         fault."""
+        if self._is_doubtful:
+            self._settle_doubt()
         if is_whole:
             for slot in np.flatnonzero(~(self._begun & self._ended)).tolist():
                 self._add_fault(self.offset_path, slot, self._fault_of(slot))
@@ -125,6 +132,13 @@ class IndexCheck:
         last = int(self.timestamps[-1]) if len(self.timestamps) else -1
         if is_closed and is_whole and not self.missing and last != largest_timestamp:
             self._add_fault(self.time_path, -1, f"ends with timestamp {last}, the largest is {largest_timestamp}")
+
+    def _settle_doubt(self) -> None:
+        """Count the only entry of the time index, which has only zeros, if a batch answers it."""
+        self._is_doubtful = False
+        count = int(self._time_answered[0])
+        self.timestamps, self.time_offsets = self.timestamps[:count], self.time_offsets[:count]
+        self._time_answered = self._time_answered[:count]
 
     def _fault_of(self, slot: int) -> str:
         offset, position = int(self.offsets[slot]), int(self.positions[slot])

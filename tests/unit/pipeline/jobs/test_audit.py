@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
 import shutil
 import struct
 from dataclasses import replace
@@ -17,7 +18,9 @@ import pytest
 
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
 from tests.support.requirements import missing
+from tidelog.log.check import check_directory
 from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.pipeline.audit import segment as audit_segment
 from tidelog.pipeline.audit.buckets import BUCKET_MS
@@ -292,6 +295,60 @@ def test_an_entry_of_an_offset_within_a_batch_is_reported(data: DataDirectory) -
     data.close()
     segment_paths(data)[0].with_suffix(".index").write_bytes(struct.pack(">ii", 13, position))
     assert any("has the last offset 13" in fault for fault in findings(only(run(data))))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_logs_with_times_near_zero_are_in_order(tmp_path: Path, seed: int) -> None:
+    """The entry of a first record of time 0 has twelve zero bytes, and counted as none."""
+    chance = random.Random(seed)
+    data = DataDirectory(tmp_path / "data", index_interval_bytes=chance.choice([1, 100, 4096]))
+    log = data.log("orders")
+    for _ in range(chance.randrange(2, 6)):
+        for _ in range(chance.randrange(1, 5)):
+            records = [Record(i, chance.choice([0, 0, 1, 5]), b"k", b"v") for i in range(chance.randrange(1, 3))]
+            write(log, records)
+        log.roll()
+    assert findings(only(run(data))) == []
+    data.close()
+    assert findings(only(run(data))) == []
+    assert check_directory(OsFileSystem(), str(data.path / "orders-0")) == []
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_right"),
+    [
+        ([(0, 0)], False), ([], False), ([(0, 0), (5, 1)], True), ([(5, 1)], True), ([(0, 0), (5, 1), (0, 0)], True),
+        ([(0, 1), (5, 1)], False), ([(0, 0), (0, 0), (5, 1)], False),
+    ],
+)  # fmt: skip
+def test_a_time_index_ends_with_the_largest_time(
+    data: DataDirectory, entries: list[tuple[int, int]], is_right: bool
+) -> None:
+    log = data.log("orders")
+    for time_ms in (0, 5):
+        write(log, [Record(0, time_ms, b"k", b"v")])
+    log.roll()
+    write(log, [Record(0, 5, b"k", b"v")])
+    data.close()
+    path = segment_paths(data)[0].with_suffix(".timeindex")
+    path.write_bytes(b"".join(struct.pack(">qi", *entry) for entry in entries))
+    assert (findings(only(run(data))) == []) is is_right
+
+
+@pytest.mark.parametrize("size", [12, 120])
+@pytest.mark.parametrize("time_ms", [0, 5])
+def test_zeros_are_an_entry_only_of_a_record_of_time_0(data: DataDirectory, size: int, time_ms: int) -> None:
+    log = data.log("orders")
+    write(log, [Record(0, time_ms, b"k", b"v")])
+    log.roll()
+    write(log, [Record(0, 5, b"k", b"v")])
+    data.close()
+    closed, active = (path.with_suffix(".timeindex") for path in segment_paths(data))
+    closed.write_bytes(bytes(size))
+    active.write_bytes(bytes(size))
+    found = only(run(data))
+    assert found.total("index_entries") == (not time_ms)
+    assert bool(findings(found)) is bool(time_ms)
 
 
 def test_a_missing_index_is_reported(data: DataDirectory) -> None:
