@@ -9,8 +9,9 @@ Apache Kafka writes an entry for an append, which is several batches if a follow
 of all, and the position of the first.
 
 Zeros after the entries, in a log that was not closed, are not a fault. Only the first entry of a time index may have
-zeros alone: that of a first record of time 0. An entry without a batch at the end of the walk is a fault. Arrays are
-int64; one thread.
+zeros alone: that of a first record of time 0. An entry without a batch at the end of the walk is a fault. In an active
+segment the entries after the last right one, or from one on that does not ascend, may be those of removed records: a
+truncation leaves them in the files, and they are no fault. Arrays are int64; one thread.
 """
 
 from __future__ import annotations
@@ -42,6 +43,29 @@ class IndexFault:
     message: str
 
 
+class _SlotsByValue:
+    """The slots of an index by the values of one column: entries that are wrong or stale need not ascend."""
+
+    def __init__(self, column: IntegerArray) -> None:
+        self._slots = np.argsort(column, kind="stable")
+        self._values = column[self._slots]
+
+    def between(self, first: np.int64, last: np.int64) -> IntegerArray:
+        """Find the slots with values from ``first`` to ``last``."""
+        start, end = (
+            np.searchsorted(self._values, first, side="left"),
+            np.searchsorted(self._values, last, side="right"),
+        )
+        return self._slots[int(start) : int(end)]
+
+    def above(self, value: int) -> IntegerArray:
+        """Find the slots with values above ``value``, by value."""
+        return self._slots[int(np.searchsorted(self._values, value, side="right")) :]
+
+
+_NO_SLOTS = _SlotsByValue(np.zeros(0, np.int64))
+
+
 @dataclass(slots=True)
 class IndexCheck:
     """The entries of one segment's indices, and which of them agree with the batches so far: of the offset index, those
@@ -57,6 +81,9 @@ class IndexCheck:
     fault_count: int = 0
     missing: tuple[str, ...] = ()
     _limits: IntegerArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    _by_position: _SlotsByValue = _NO_SLOTS
+    _by_offset: _SlotsByValue = _NO_SLOTS
+    _by_time_offset: _SlotsByValue = _NO_SLOTS
     _begun: BooleanArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     _ended: BooleanArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     _time_answered: BooleanArray = field(default_factory=lambda: np.zeros(0, np.bool_))
@@ -86,8 +113,9 @@ class IndexCheck:
         check._begun, check._ended = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         check._time_answered = np.zeros(time_count, np.bool_)
         check._limits = _limits_of(check.positions)
+        check._by_position, check._by_offset = _SlotsByValue(check.positions), _SlotsByValue(check.offsets)
+        check._by_time_offset = _SlotsByValue(check.time_offsets)
         check._is_doubtful = time_count == 1 and bool(empty[0])
-        check._check_order()
         return check
 
     @property
@@ -96,9 +124,10 @@ class IndexCheck:
         return len(self.offsets) + len(self.timestamps) - self._is_doubtful
 
     def batches_after(self, position: int) -> Iterator[tuple[int, int]]:
-        """Yield byte position and last offset of the indexed batches after byte ``position``, in order."""
-        later = int(np.searchsorted(self.positions, position, side="right"))
-        yield from zip(self.positions[later:].tolist(), self.offsets[later:].tolist(), strict=True)
+        """Yield byte position and last offset of the indexed batches after byte ``position``, by position. Those of an
+        active segment may be stale."""
+        later = self._by_position.above(position)
+        yield from zip(self.positions[later].tolist(), self.offsets[later].tolist(), strict=True)
 
     def see(self, positions: IntegerArray, rows: IntegerArray) -> None:
         """Compare the entries with batches: ``rows`` of ``walk_batches``, and ``positions`` of the batches in the
@@ -106,23 +135,28 @@ class IndexCheck:
         if not len(rows):
             return
         last, base, largest = rows[:, at.LAST_OFFSET], rows[:, at.BASE_OFFSET], rows[:, at.MAX_TIMESTAMP]
-        here = _entries_between(self.positions, positions[0], positions[-1])
+        here = self._by_position.between(positions[0], positions[-1])
         batch = _find(positions, self.positions[here])
         self._begun[here] = positions[batch] == self.positions[here]
-        here = _entries_between(self.offsets, last[0], last[-1])
+        here = self._by_offset.between(last[0], last[-1])
         batch = _find(last, self.offsets[here])
         within = (self.positions[here] <= positions[batch]) & (positions[batch] < self._limits[here])
         self._ended[here] = within & (last[batch] == self.offsets[here])
-        here = _entries_between(self.time_offsets, base[0], last[-1])
+        here = self._by_time_offset.between(base[0], last[-1])
         wanted = self.time_offsets[here]
         batch = _find(last, wanted)
         self._time_answered[here] = (base[batch] <= wanted) & (largest[batch] == self.timestamps[here])
 
-    def finish(self, largest_timestamp: int, *, is_closed: bool, is_whole: bool) -> None:
-        """Finish the check after the walk. With damage (``is_whole`` false) an entry without its batch is not a
-        fault."""
+    def finish(self, largest_timestamp: int, *, is_final: bool, is_whole: bool) -> None:
+        """Finish the check after the walk. ``is_final``: a roll has cut the indices to their entries. With damage
+        (``is_whole`` false) an entry without its batch is not a fault."""
         if self._is_doubtful:
-            self._settle_doubt()
+            self._is_doubtful = False
+            self._keep_times(int(self._time_answered[0]))
+        if not is_final:
+            self._keep_offsets(_count_live(self._begun & self._ended, self._offset_falls()))
+            self._keep_times(_count_live(self._time_answered, self._time_falls()))
+        self._check_order()
         if is_whole:
             for slot in np.flatnonzero(~(self._begun & self._ended)).tolist():
                 self._add_fault(self.offset_path, slot, self._fault_of(slot))
@@ -130,15 +164,26 @@ class IndexCheck:
                 timestamp, offset = int(self.timestamps[slot]), int(self.time_offsets[slot])
                 self._add_fault(self.time_path, slot, f"no batch of timestamp {timestamp} holds offset {offset}")
         last = int(self.timestamps[-1]) if len(self.timestamps) else -1
-        if is_closed and is_whole and not self.missing and last != largest_timestamp:
+        if is_final and is_whole and not self.missing and last != largest_timestamp:
             self._add_fault(self.time_path, -1, f"ends with timestamp {last}, the largest is {largest_timestamp}")
 
-    def _settle_doubt(self) -> None:
-        """Count the only entry of the time index, which has only zeros, if a batch answers it."""
-        self._is_doubtful = False
-        count = int(self._time_answered[0])
+    def _keep_offsets(self, count: int) -> None:
+        """Drop the entries of the offset index after the first ``count``."""
+        self.offsets, self.positions = self.offsets[:count], self.positions[:count]
+        self._begun, self._ended = self._begun[:count], self._ended[:count]
+
+    def _keep_times(self, count: int) -> None:
+        """Drop the entries of the time index after the first ``count``."""
         self.timestamps, self.time_offsets = self.timestamps[:count], self.time_offsets[:count]
         self._time_answered = self._time_answered[:count]
+
+    def _offset_falls(self) -> IntegerArray:
+        """Find the slots of the offset index that do not ascend."""
+        return np.flatnonzero((np.diff(self.offsets) <= 0) | (np.diff(self.positions) <= 0)) + 1
+
+    def _time_falls(self) -> IntegerArray:
+        """Find the slots of the time index that do not ascend."""
+        return np.flatnonzero((np.diff(self.timestamps) <= 0) | (np.diff(self.time_offsets) < 0)) + 1
 
     def _fault_of(self, slot: int) -> str:
         offset, position = int(self.offsets[slot]), int(self.positions[slot])
@@ -147,11 +192,11 @@ class IndexCheck:
         return f"no batch from byte {position} up to the next entry's has the last offset {offset}"
 
     def _check_order(self) -> None:
-        for slot in (np.flatnonzero((np.diff(self.offsets) <= 0) | (np.diff(self.positions) <= 0)) + 1).tolist():
+        for slot in self._offset_falls().tolist():
             self._add_fault(
                 self.offset_path, slot, f"offset {self.offsets[slot]} does not follow {self.offsets[slot - 1]}"
             )
-        for slot in (np.flatnonzero((np.diff(self.timestamps) <= 0) | (np.diff(self.time_offsets) < 0)) + 1).tolist():
+        for slot in self._time_falls().tolist():
             before, after = int(self.timestamps[slot - 1]), int(self.timestamps[slot])
             self._add_fault(self.time_path, slot, f"timestamp {after} does not follow {before}")
 
@@ -178,14 +223,15 @@ def _limits_of(positions: IntegerArray) -> IntegerArray:
     return limits
 
 
-def _entries_between(column: IntegerArray, first: np.int64, last: np.int64) -> slice:
-    """Find the entries from ``first`` to ``last``."""
-    return slice(int(np.searchsorted(column, first, side="left")), int(np.searchsorted(column, last, side="right")))
-
-
 def _find(column: IntegerArray, wanted: IntegerArray) -> IntegerArray:
-    """Find the first batch whose value is at least the wanted one, or the last batch: entries may not ascend."""
+    """Find the first batch whose value is at least the wanted one, or the last batch."""
     return np.minimum(np.searchsorted(column, wanted), len(column) - 1)
+
+
+def _count_live(right: BooleanArray, falls: IntegerArray) -> int:
+    """Count the entries up to the last right one before the first that does not ascend."""
+    found = np.flatnonzero(right[: int(falls[0])] if len(falls) else right)
+    return int(found[-1]) + 1 if len(found) else 0
 
 
 def _count_entries(empty: BooleanArray) -> int:

@@ -68,6 +68,7 @@ _MIN_RECORD_BYTES = 7
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
     """One segment to audit; ``inode`` is its file's, 0 when unknown; ``ctime_ns`` as in ``plan.rows.SegmentSlice``.
+    ``has_final_indices``: a roll has cut its indices to their entries.
 
     ``clean_below``: offset up to which a cleaner has worked; it takes a file as a whole, so a segment that begins below
     this offset was cleaned to its end. ``stable_below``: the last stable offset; records from it on belong to open
@@ -80,6 +81,7 @@ class SegmentPlan:
     segment: SegmentFile
     size: int
     is_closed: bool
+    has_final_indices: bool = False
     inode: int = 0
     ctime_ns: int = 0
     clean_below: int = 0
@@ -472,10 +474,11 @@ class _SegmentWalk:
     def _judge_cut_batch(self, position: int, end: int) -> int:
         """Handle a batch that is longer than the rest of the file; returns the byte at which to go on.
 
-        In an active segment it is a write in progress if no index has a later batch. In all other cases it is damage.
+        In an active segment it is a write in progress, unless the index leads to a valid batch within it. In all other
+        cases it is damage.
         """
-        following = next(self._indices.batches_after(position), None)
-        if not self._plan.is_closed and following is None:
+        indexed = self._indices.batches_after(position)
+        if not self._plan.is_closed and find_resume_position(self._file, position, end, indexed) >= end:
             return end
         return self._pass_damage(
             "framing", position, self._expected, f"{end - position} bytes of an incomplete batch at the end"
@@ -484,7 +487,7 @@ class _SegmentWalk:
     def _finish(self, end: int) -> None:
         audit, indices = self.audit, self._indices
         is_whole = not audit.unreadable_bytes and not audit.corrupt_batches
-        indices.finish(audit.largest_timestamp, is_closed=self._plan.is_closed, is_whole=is_whole)
+        indices.finish(audit.largest_timestamp, is_final=self._plan.has_final_indices, is_whole=is_whole)
         audit.index_entries = indices.entries
         audit.index_faults = indices.fault_count + len(indices.missing)
         for path in indices.missing:

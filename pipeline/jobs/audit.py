@@ -34,6 +34,7 @@ from tidelog.pipeline.errors import CorruptBatchError, PipelineError
 from tidelog.pipeline.export.manifest import Manifest, id_text
 from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.files.sources import OpenSegment
+from tidelog.pipeline.files.sparse_index import has_final_times
 from tidelog.pipeline.job_errors import JobError
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.reports.audit_compare import AuditedTable, compare_plans, open_table
@@ -237,6 +238,7 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
                 segment,
                 size,
                 is_closed=is_closed,
+                has_final_indices=is_closed and has_final_times(segments, number),
                 inode=inode,
                 ctime_ns=ctime_ns if is_closed else 0,
                 clean_below=clean_below,

@@ -73,6 +73,12 @@ def change(path: Path, at: int, content: bytes) -> None:
     path.write_bytes(bytes_)
 
 
+def roll(log: UnifiedLog) -> None:
+    """Close the active segment, and begin one with a batch, so that the roll is over."""
+    log.roll()
+    fill(log, 1)
+
+
 def batch_positions(log: UnifiedLog) -> list[int]:
     return [header.position for header in log.segments.first.headers()]
 
@@ -263,6 +269,7 @@ def test_entries_of_appends_of_several_batches_are_sound(
     log = data.log("orders")
     fill(log, 4)
     positions = [*batch_positions(log), log.segments.first.size]
+    roll(log)
     data.close()
     path = segment_paths(data)[0].with_suffix(".index")
     path.write_bytes(b"".join(struct.pack(">ii", 5 * last + 4, positions[at]) for last, at in entries))
@@ -281,6 +288,7 @@ def test_entries_that_do_not_ascend_are_reported(
     log = data.log("orders")
     fill(log, 4)
     positions = [*batch_positions(log), *([log.segments.first.size] * 9)]
+    roll(log)
     data.close()
     fields = [(5 * at + 4, positions[at]) if suffix == ".index" else (NOW_MS + at, 5 * at + 4) for at in entries]
     segment_paths(data)[0].with_suffix(suffix).write_bytes(b"".join(struct.pack(entry, *pair) for pair in fields))
@@ -292,6 +300,7 @@ def test_an_entry_of_an_offset_within_a_batch_is_reported(data: DataDirectory) -
     log = data.log("orders")
     fill(log, 4)
     position = batch_positions(log)[1]
+    roll(log)
     data.close()
     segment_paths(data)[0].with_suffix(".index").write_bytes(struct.pack(">ii", 13, position))
     assert any("has the last offset 13" in fault for fault in findings(only(run(data))))
