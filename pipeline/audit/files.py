@@ -64,13 +64,15 @@ class LogEnds(NamedTuple):
 
 
 def check_small_files(directory: str, bases: Collection[int], next_offset: int) -> Iterator[FileFinding]:
-    """Yield findings about the files of a directory. ``bases``: base offsets of its segments; ``next_offset``: the
-    log's end.
+    """Yield findings about the files of a directory. ``bases``: base offsets of its segments, to which those that were
+    made since are added; ``next_offset``: the log's end.
     """
     try:
         names = sorted(names_in(directory))
     except FileNotFoundError:
         return
+    matched = (_SEGMENT_FILE.fullmatch(name) for name in names)
+    bases = {*bases, *(int(one[1]) for one in matched if one is not None and one[2] == "log")}
     for name in names:
         path = os.path.join(directory, name)
         message = _fault_of(path, name, bases)

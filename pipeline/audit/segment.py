@@ -41,6 +41,7 @@ from tidelog.pipeline.engine.reference import IntegerArray
 from tidelog.pipeline.errors import ObjectGoneError
 from tidelog.pipeline.files.segment_files import SegmentFile
 from tidelog.pipeline.files.sources import OpenSegment
+from tidelog.pipeline.files.stamps import stamp_of
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import decompress
@@ -187,7 +188,11 @@ class SegmentAudit:
 
 
 def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> SegmentAudit | None:
-    """Audit one segment; None when its file was deleted or replaced. Raises PipelineError when it cannot be read."""
+    """Audit one segment; None when its file was deleted or replaced, or its indices were replaced and do not fit it.
+
+    Raises PipelineError when it cannot be read.
+    """
+    before = files_of(plan.segment)
     try:
         file = OpenSegment(plan.segment.path)
     except FileNotFoundError:
@@ -200,7 +205,16 @@ def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> Segmen
             audited = _SegmentWalk(plan, file, using or engine()).run()
         except ObjectGoneError:
             return None
-        return None if file.was_replaced() else audited
+        if file.was_replaced() or (audited.index_faults and files_of(plan.segment) != before):
+            return None
+        return audited
+
+
+def files_of(segment: SegmentFile) -> list[int | None]:
+    """Return a number for the file that has the name of the segment, and of each of its indices, now; None for a
+    missing one. In an object store it is the time of the upload."""
+    stamps = [stamp_of(segment.sibling(suffix)) for suffix in (".log", ".index", ".timeindex", ".txnindex")]
+    return [None if stamp is None else stamp.inode or stamp.mtime_ns for stamp in stamps]
 
 
 class _SegmentWalk:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from tidelog.pipeline.audit.table import Comparison
 from tidelog.pipeline.audit.unrecorded import UnrecordedRows
 from tidelog.pipeline.errors import CorruptBatchError, PipelineError
 from tidelog.pipeline.export.manifest import Manifest, id_text
-from tidelog.pipeline.files.segment_files import list_segments
+from tidelog.pipeline.files.segment_files import SegmentFile, list_segments
 from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.sparse_index import has_final_times
 from tidelog.pipeline.job_errors import JobError
@@ -216,18 +216,30 @@ def _bound_partitions(source: LogSource) -> list[Partition]:
 
 
 def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
-    """Plan the audit of each segment of a partition. Raises PipelineError."""
+    """Plan the audit of each segment of a partition. If a file is swapped or deleted meanwhile, the segments are listed
+    again.
+
+    Raises PipelineError, also when that happens ATTEMPTS times.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            return _plan_segments(partition, list_segments(partition.directory.path), records=records)
+        except FileNotFoundError:
+            continue
+    raise PipelineError(
+        f"{partition.directory.path} was deleted, or its segments were deleted faster than they could be listed"
+    )
+
+
+def _plan_segments(partition: Partition, segments: Sequence[SegmentFile], *, records: bool) -> list[SegmentPlan]:
+    """Plan the audit of these segments of a partition. Raises FileNotFoundError when one is gone, PipelineError."""
     directory = partition.directory
-    segments = list_segments(directory.path)
     clean_below = _clean_below(directory.path, TopicPartition(directory.topic, directory.partition))
     indexed = _indexed_transactions(directory.path)
     plans = []
     for number, segment in enumerate(segments):
-        try:
-            with OpenSegment(segment.path) as file:
-                size, inode, ctime_ns = file.size, file.inode, file.ctime_ns
-        except FileNotFoundError:
-            continue  # deleted since the listing: by retention at the log's start, or merged by the cleaner
+        with OpenSegment(segment.path) as file:
+            size, inode, ctime_ns = file.size, file.inode, file.ctime_ns
         is_closed = number + 1 < len(segments)
         following = segments[number + 1].base_offset if is_closed else 2**63 - 1
         mine = tuple(entry for entry in indexed if entry[2] >= segment.base_offset and entry[1] < following)
@@ -260,7 +272,7 @@ def _clean_below(directory: str, partition: TopicPartition) -> int:
 
 def _indexed_transactions(directory: str) -> list[tuple[int, int, int]]:
     """Read (producer id, first, last offset) of the aborted transactions from the index files; none when one is
-    damaged, which its segment's audit reports.
+    damaged, which its segment's audit reports. Raises FileNotFoundError.
     """
     try:
         found = aborted_transactions(directory, 0, 2**63 - 1)
