@@ -52,9 +52,9 @@ class ExportRequest:
 class ExportResult:
     """Result of an export. ``committed`` false: there was nothing new. ``manifest`` is the table's newest version.
 
-    ``looked_ms``: when the run looked up the ends of the logs; ``ends``: those ends. ``exhausted``: each (topic,
-    partition) whose records up to the log's end at that time are all in the table. ``lost``: ranges that this run found
-    missing.
+    ``looked_ms``: when the run looked up the logs; ``starts`` and ``ends``: their bounds then. ``exhausted``: each
+    (topic, partition) whose records up to the log's end at that time are all in the table. ``lost``: ranges that this
+    run found missing.
     """
 
     manifest: Manifest
@@ -65,6 +65,7 @@ class ExportResult:
     rows: int = 0
     size: int = 0
     dead_letters: int = 0
+    starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
     ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
     lost: tuple[LostRange, ...] = ()
 
@@ -73,7 +74,9 @@ class ExportResult:
         open transaction on."""
         exported = self.manifest.offsets()
         return {
-            (topic, partition): max(0, end - exported.get(topic, {}).get(partition, 0))
+            (topic, partition): max(
+                0, end - max(self.starts[topic, partition], exported.get(topic, {}).get(partition, 0))
+            )
             for (topic, partition), end in self.ends.items()
         }
 
@@ -122,7 +125,12 @@ class Look:
     def unchanged_result(self, manifest: Manifest) -> ExportResult:
         """Build the result of a run that found nothing new."""
         return ExportResult(
-            manifest, committed=False, looked_ms=self.when_ms, exhausted=self._find_exhausted(), ends=self._ends()
+            manifest,
+            committed=False,
+            looked_ms=self.when_ms,
+            exhausted=self._find_exhausted(),
+            starts=self._starts(),
+            ends=self._ends(),
         )
 
     def postponed_result(self, manifest: Manifest) -> ExportResult:
@@ -146,9 +154,13 @@ class Look:
             rows=sum(file.rows for file in files),
             size=sum(file.size for file in files),
             dead_letters=letters,
+            starts=self._starts(),
             ends=self._ends(),
             lost=tuple(_newly_lost(before, after)),
         )
+
+    def _starts(self) -> dict[tuple[str, int], int]:
+        return {(p.directory.topic, p.directory.partition): p.bounds.start for p in self.partitions}
 
     def _ends(self) -> dict[tuple[str, int], int]:
         return {(p.directory.topic, p.directory.partition): p.bounds.end for p in self.partitions}

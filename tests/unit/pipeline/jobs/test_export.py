@@ -24,6 +24,8 @@ from tests.support.pipelines import (
     killed_at,
     write,
 )
+from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, write_offset_checkpoint
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError, SelectionError, TopicRecreatedError
 from tidelog.pipeline.export import manifest
@@ -206,6 +208,18 @@ def test_records_left_to_a_later_run_hold_the_day_up(data: DataDirectory) -> Non
     write(data.log("orders"), [Record(0, NOW_MS, b"k", b'{"a": 1}')])
     result = run(data, values="json")
     assert (result.rows, result.incomplete(result.looked_ms)) == (4, [])
+
+
+@pytest.mark.parametrize("start", [0, 2, 3])
+@pytest.mark.parametrize("values", ["", "json"])
+def test_a_partition_that_the_table_lacks_lags_from_the_logs_start(
+    data: DataDirectory, start: int, values: str
+) -> None:
+    """It counted from offset 0: a log that begins and ends at 1,000 had a lag of 1,000."""
+    write(data.log("orders"), [Record(number, NOW_MS, b"k", None) for number in range(3)])
+    offsets = {TopicPartition("orders", 0): start}
+    write_offset_checkpoint(OsFileSystem(), str(data.path / LOG_START_OFFSET_FILE), offsets)
+    assert run(data, values=values).lag() == {("orders", 0): 3 - start if values else 0}
 
 
 def test_a_partition_that_the_table_does_not_have_holds_the_day_up(data: DataDirectory) -> None:
