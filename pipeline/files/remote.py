@@ -168,8 +168,13 @@ def forget_listing(directory: str) -> None:
 
 
 def info_of(path: str) -> RemoteInfo | None:
-    """Look a path up in the listing around it; None when it is missing. Raises RemoteError."""
+    """Look a path up in the listing around it; None when it is missing. A bucket is a directory if it has objects.
+
+    Raises RemoteError.
+    """
     directory, _, name = path.rpartition("/")
+    if directory.endswith(":/"):  # the path is a bucket
+        return RemoteInfo(is_directory=True, size=0, mtime_ns=0) if is_remote_directory(path) else None
     try:
         return list_directory(directory).get(name)
     except FileNotFoundError:

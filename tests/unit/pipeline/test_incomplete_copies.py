@@ -1,5 +1,5 @@
-"""Copies of logs in an object store that lack small files, as old brokers wrote none: readers give the same answers as
-for a local directory."""
+"""Copies of logs in an object store that lack small files, as old brokers wrote none, or whose bucket is the data
+directory: readers give the same answers as for a local directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from tidelog.log.files.checkpoints import (
 )
 from tidelog.log.system.file_system import LogStorageError
 from tidelog.pipeline.decode.decode import Isolation, ReadOptions, plan_again, read_slice
-from tidelog.pipeline.files.storage import files_at, resolve_path
+from tidelog.pipeline.errors import SelectionError
+from tidelog.pipeline.files.remote import RemoteInfo, info_of
+from tidelog.pipeline.files.stamps import settled_stamp_of, stamp_of
+from tidelog.pipeline.files.storage import files_at, is_directory, resolve_path
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.reports.audit_report import findings
 from tidelog.pipeline.jobs.source import LogSource
@@ -95,6 +98,41 @@ def test_a_copy_without_small_files_is_read_as_the_directory_is(
     """A partition without partition.metadata was refused, and an audit without leader-epoch-checkpoint failed."""
     local, copy = paths
     assert look(copy) == look(local)
+
+
+@pytest.fixture
+def full_bucket(data: DataDirectory, store: MotoStore, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A bucket whose objects are a data directory, without a prefix; its address ends with ``{}`` for a prefix."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    fill(data.log("t"), 5)
+    data.close()
+    bucket = data.path.parent.name.replace("_", "-").lower()
+    store.client().create_dir(bucket)
+    copy_files(str(data.path), bucket, source_filesystem=LocalFileSystem(), destination_filesystem=store.client(),
+               use_threads=False)  # fmt: skip
+    return store.address("{}").replace(f"s3://{BUCKET}/", f"s3://{bucket}")
+
+
+@pytest.mark.parametrize("prefix", ["", "/"])
+def test_a_bucket_may_be_a_data_directory(full_bucket: str, data: DataDirectory, prefix: str) -> None:
+    """A look-up of the bucket's own stamp failed: "s3:/://: Missing bucket name"."""
+    address = full_bucket.format(prefix)
+    assert read(address) == read(str(data.path))
+    assert audited(address) == audited(str(data.path))
+    path = resolve_path(address)
+    assert info_of(path) == RemoteInfo(is_directory=True, size=0, mtime_ns=0)
+    assert (stamp_of(path), settled_stamp_of(path), is_directory(path)) == (None, None, True)
+
+
+def test_a_bucket_without_objects_is_an_empty_path(store: MotoStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    store.client().create_dir("empty")
+    address = store.address("").replace(f"s3://{BUCKET}/", "s3://empty")
+    assert info_of(resolve_path(address)) is None
+    with pytest.raises(SelectionError, match="does not exist: expected a data directory"):
+        LogSource((address,)).partitions()
 
 
 @pytest.mark.parametrize("where", ["s3", "local"])
