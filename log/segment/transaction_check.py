@@ -40,6 +40,17 @@ class _EndedTransaction:
     marker_before: int
     undecided: int
 
+    @property
+    def largest_first(self) -> int:
+        """The largest first offset that its entry may have."""
+        return self.marker - 1 if self.first is None else self.first
+
+    def possible_firsts(self) -> str:
+        """Describe the first offsets that its entry may have."""
+        if self.marker_before >= self.largest_first:
+            return f"which has no records before its marker at {self.marker}"
+        return f"from offset {self.marker_before + 1} to {self.largest_first}"
+
 
 class TransactionIndexCheck:
     """Check of the transaction indices of consecutive segments; transactions are followed from one to the next."""
@@ -102,8 +113,8 @@ def _entry_faults(entries: Iterable[tuple[int, ...]], ended: dict[int, _EndedTra
             found.append((slot, f"its segment has no such abort marker ({transaction})"))
         elif last <= previous:
             found.append((slot, f"does not follow the entry that ends at {previous} ({transaction})"))
-        elif not one.marker_before < first <= (last - 1 if one.first is None else one.first):
-            found.append((slot, f"does not begin where the transaction does, at {one.first} ({transaction})"))
+        elif not one.marker_before < first <= one.largest_first:
+            found.append((slot, f"does not begin where the transaction does, {one.possible_firsts()} ({transaction})"))
         elif not 0 <= stable <= one.undecided:
             found.append((slot, f"offset {one.undecided} was undecided after its marker ({transaction})"))
         if one is not None and one.producer_id == producer_id and version == 0:
