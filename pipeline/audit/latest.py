@@ -78,7 +78,7 @@ def _hash_rows(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     schema = pa.schema([("key", pa.binary()), ("offset", pa.int64()), ("hash", pa.uint64()), ("deletes", pa.bool_())])
     found = [schema.empty_table()]
     for batch in batches:
-        offsets, _, hashes = hash_batch(batch)
+        offsets, hashes = hash_batch(batch)
         deletes = batch.column("value").is_null()
         rows = pa.Table.from_arrays([batch.column("key"), pa.array(offsets), pa.array(hashes), deletes], schema=schema)
         found.append(rows.filter(rows.column("key").is_valid()))

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidelog.pipeline.audit import buckets as audit_buckets
-from tidelog.pipeline.audit.buckets import Buckets
 from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
 from tidelog.pipeline.engine.engine import engine
 from tidelog.pipeline.engine.reference import ByteArray, IntegerArray, WordArray
@@ -109,7 +107,6 @@ class Comparison:
     twice: int = 0
     unreadable: str = ""
     shown: dict[str, list[int]] = field(default_factory=dict)
-    buckets: Buckets = field(default_factory=dict)
     no_rows: list[IntegerArray] = field(default_factory=list)
 
     @property
@@ -130,12 +127,12 @@ def compare(plan: ComparePlan) -> Comparison:
 
     found = Comparison(plan.topic, plan.partition, plan.start, plan.end)
     try:
-        table_offsets, table_hashes = _hash_batches(table_batches(plan), plan, found.buckets)
+        table_offsets, table_hashes = _hash_batches(table_batches(plan), plan)
     except (pa.ArrowException, OSError) as error:
         found.unreadable = unreadable_table(plan, error)
         return found
     try:
-        log_offsets, log_hashes = _hash_batches(log_batches(plan, found), plan, {})
+        log_offsets, log_hashes = _hash_batches(log_batches(plan, found), plan)
     except (CorruptBatchError, MalformedTimestampError) as error:
         found.unreadable = unreadable_log(error)
         return found
@@ -273,29 +270,26 @@ def _select_files(dataset: Any, names: frozenset[str]) -> Any:
     return ds.FileSystemDataset(fragments, dataset.schema, dataset.format, dataset.filesystem)
 
 
-def _hash_batches(
-    batches: Iterator[pa.RecordBatch], plan: ComparePlan, buckets: Buckets
-) -> tuple[IntegerArray, WordArray]:
-    """Compute offsets and hashes of the rows within the plan's range, and add the rows to ``buckets``."""
+def _hash_batches(batches: Iterator[pa.RecordBatch], plan: ComparePlan) -> tuple[IntegerArray, WordArray]:
+    """Compute offsets and hashes of the rows within the plan's range."""
     offsets: list[IntegerArray] = [np.zeros(0, np.int64)]
     hashes: list[WordArray] = [np.zeros(0, np.uint64)]
     for batch in batches:
-        found_offsets, times, found = hash_batch(batch)
+        found_offsets, found = hash_batch(batch)
         inside = (found_offsets >= plan.start) & (found_offsets < plan.end)
         offsets.append(found_offsets[inside])
         hashes.append(found[inside])
-        audit_buckets.add(buckets, times[inside], found[inside])
     return np.concatenate(offsets), np.concatenate(hashes)
 
 
-def hash_batch(batch: pa.RecordBatch) -> tuple[IntegerArray, IntegerArray, WordArray]:
-    """Compute offsets, times in ms and hashes of an Arrow batch with the columns key, value, offset, timestamp."""
+def hash_batch(batch: pa.RecordBatch) -> tuple[IntegerArray, WordArray]:
+    """Compute offsets and hashes of an Arrow batch with the columns key, value, offset, timestamp."""
     import pyarrow as pa
 
     offsets = batch.column("offset").to_numpy()
     times = batch.column("timestamp").cast(pa.int64()).to_numpy() // 1000
     key, value = _binary(batch.column("key")), _binary(batch.column("value"))
-    return offsets, times, engine().hash_columns((offsets, times), key, value)
+    return offsets, engine().hash_columns((offsets, times), key, value)
 
 
 def _binary(column: Any) -> tuple[ByteArray, IntegerArray, ByteArray]:
