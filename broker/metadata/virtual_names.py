@@ -50,7 +50,7 @@ def split_name(name: str) -> tuple[str, dict[str, bytes]]:
 
 def base_name(name: str) -> str:
     """Return the topic whose ACLs apply to ``name``: for a virtual topic its base, even if the text after ``?`` is
-    malformed."""
+    malformed. A malformed name of the other form, with three dots, is that of an ordinary topic."""
     if MARK in name:
         return name.partition(MARK)[0]
     if PLAIN_MARK not in name:

@@ -80,7 +80,8 @@ class Dispatcher(DirectDispatcher):
             return (yield from wait_for_frame(self.dispatch(context, frame)))
 
         answer = self.runner.run(steps())
-        return InSteps(context.api_key, answer) if isinstance(answer, Job) else answer
+        api_key = int.from_bytes(frame[:2], "big", signed=True)  # the context has that of the request before
+        return InSteps(api_key, answer) if isinstance(answer, Job) else answer
 
     def _answer_long(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> Answer:
         allowed = max_bytes(route.api_key, self._broker.config)

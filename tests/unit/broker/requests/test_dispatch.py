@@ -14,8 +14,10 @@ from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.test_data_path import R, Wire
 from tidelog.broker.loop import steps
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.late_imports import LateImports
 from tidelog.broker.replica.replica_manager import ReplicaManager
-from tidelog.broker.requests.route import ONE_TURN_BYTES, Parts, Pending
+from tidelog.broker.requests.route import ONE_TURN_BYTES, InSteps, Parts, Pending
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -298,3 +300,16 @@ def test_a_long_fetch_that_waits_is_given_up(wire: LongWire) -> None:
     assert len(wire.data.purgatory) == 1
     answer.abandon()
     assert not len(wire.data.purgatory)
+
+
+def test_a_request_that_waits_for_its_handlers_module_is_logged_with_its_own_api(
+    data: DataBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait_for_ever(_self: object, _name: str) -> Generator[Deferred[None], None, None]:
+        yield Deferred()
+
+    monkeypatch.setattr(LateImports, "is_loaded", lambda *_: False)
+    monkeypatch.setattr(LateImports, "wait_until_loaded", wait_for_ever)
+    answer = LongWire(data).send(FindCoordinatorRequest(key="g"), 3)
+    assert isinstance(answer, InSteps)
+    assert answer._api_key == FindCoordinatorRequest.API_KEY
