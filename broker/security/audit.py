@@ -1,5 +1,9 @@
-"""The audit log, by the logger ``tidelog.audit``: a line of JSON for each login and re-authentication, failed ones too,
-and for each change.
+"""The audit log, by the logger ``tidelog.audit``. Each line is JSON.
+
+    SASL            logins and re-authentications, failed ones too
+    HTTP            failed logins, and writes, refused ones too
+    changes         those of administrators, and topics that are created because a client names them
+    certificates    new ones of listeners
 
 A line never holds a secret. Names that clients give before they are authenticated are cut, and so are reasons, which
 may quote them. JSON escapes them, so that no client can forge a line.

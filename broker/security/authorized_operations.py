@@ -1,4 +1,4 @@
-"""Operations that a client may do, as the bit fields of Metadata, DescribeCluster and DescribeGroups (KIP-430).
+"""Operations that a client may do, as bit fields in responses that describe topics, groups or the cluster (KIP-430).
 
 Bit n stands for the operation with code n of Kafka's AclOperation. Without an authorizer every client may do
 everything, so each resource has all operations that apply to it; an authorizer removes those that it denies.

@@ -77,7 +77,9 @@ class DelegationTokens:
         return TokenState(token_id, request.owner, request.requester, request.renewers, now, max_ms, expires_ms)
 
     def create(self, token: TokenState, credentials: Credentials) -> None:
-        """Commit a token of ``plan``. The caller has derived its credentials in a thread, as that takes some ms."""
+        """Commit a token of ``plan``. The caller has derived its credentials in a thread, as that takes some ms. Raises
+        KafkaStorageError.
+        """
         self._controller.commit([VersionedRecord(token_record(token))])
         self._keep(token.token_id, credentials)
 
@@ -95,7 +97,7 @@ class DelegationTokens:
 
     def expire(self, requester: str, secret: bytes, period_ms: int) -> int:
         """Let a token expire after ``period_ms``, but not later than its ``max_ms``; remove it if ``period_ms`` is
-        negative. Returns the time at which it expires. Raises a KafkaError if there is no such token,
+        negative. Returns the time at which it expires. Raises a KafkaError if there is no secret key or no such token,
         if the requester may not renew it, or if it has expired and is not to be removed.
         """
         token = self._find(secret)
@@ -116,7 +118,9 @@ class DelegationTokens:
         return hmac.digest(str(self._config.get(SECRET_KEY)).encode(), token_id.encode(), "sha512")
 
     def credential(self, token_id: str, mechanism: ScramMechanism) -> TokenCredential | None:
-        """Return the credential of a token's bearer; None for an unknown or expired token."""
+        """Return the credential of a token's bearer; None for an unknown or expired token, or without a secret
+        key.
+        """
         token = self._controller.image.tokens.get(token_id)
         if token is None or not self.is_enabled or self._is_expired(token):
             return None

@@ -19,4 +19,4 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS = Principal(USER, "ANONYMOUS")
-"""The identity of a client on a listener that does not authenticate."""
+"""The identity of a client that has not authenticated."""

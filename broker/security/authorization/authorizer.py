@@ -235,7 +235,9 @@ class Authorizer:
         return decision
 
     def _base_topic(self, name: str) -> str:
-        """Return the topic whose ACLs apply to a name: for a virtual topic its base, even if its query is malformed."""
+        """Return the topic whose ACLs apply to a name: for a virtual topic its base, even if the query after ``?`` is
+        malformed.
+        """
         if self._is_topic(name):
             return name
         from tidelog.broker.metadata.virtual_names import base_name  # only names of virtual topics need it
@@ -338,7 +340,9 @@ def may_be_virtual(name: str) -> bool:
 
 
 def host_text(address: str) -> str:
-    """Return an address as Java writes it, which is how ACLs name hosts: IPv6 in full, mapped IPv4 as IPv4."""
+    """Return an address as Java writes it, which is how ACLs name hosts: IPv6 with all eight groups, without leading
+    zeros; mapped IPv4 as IPv4.
+    """
     if ":" not in address:
         return address
     plain, percent, scope = address.partition("%")

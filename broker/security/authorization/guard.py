@@ -2,10 +2,9 @@
 
 Most handlers know nothing of authorization. If an authorizer is configured, the dispatcher calls a
 :class:`GuardedHandler` in their place. It refuses the whole request, or passes the handler a copy without the refused
-elements. It adds the refused elements to the response as the handler's own ``error_response`` writes them. So each
-check is made once, by the rows of ``tidelog.broker.security.authorization.table``, and a broker without an authorizer
-makes none. Some handlers call the authorizer themselves: fetches, for example, because their partitions are in
-sessions.
+elements. It adds the refused elements to the response, mostly as the handler's own ``error_response`` writes them. The
+checks are in the rows of ``tidelog.broker.security.authorization.table``; a broker without an authorizer makes none of
+them. Some handlers call the authorizer themselves: fetches, for example, because their partitions are in sessions.
 
 Requests with more than FEW elements are checked in steps. Loop thread only.
 """
@@ -125,8 +124,8 @@ class Call:
 
 Handle = Callable[["Broker", "RequestContext", Any], Any]
 Shortcut = Callable[["Authorizer", Any, Handle], Handle]
-"""Function that takes a handler's module and its checked handler, and returns one with a faster check of the most
-frequent requests.
+"""Function that takes the authorizer, a handler's module and its checked handler. It returns a handler with a faster
+check of the most frequent requests.
 """
 Before = Callable[[Call], None]
 """Check of the whole request. Raises KafkaError."""
@@ -156,7 +155,9 @@ class GuardedHandler:
         self._before = before
         self._around = around
         self.handle: Handle = self._check
-        """Checks a request, and calls the handler with the allowed part of it. Raises KafkaError."""
+        """Checks a request, and calls the handler with the allowed part of it. Raises KafkaError,
+        CloseConnectionError.
+        """
         if before is None and around is None:
             self.handle = module.handle
         elif shortcut is not None:

@@ -1,8 +1,9 @@
 """Authorization of requests about topics: refused topics, topics left out of answers, and names that are hidden.
 
-The answer about a name that a client may not DESCRIBE is the same whether the topic exists or not. If the request has
-a topic id, the topic is looked up first, and its name is hidden from a client that may not DESCRIBE it. Source:
-KafkaApis, ControllerApis, DescribeTopicPartitionsRequestHandler of Kafka 4.3.
+The answer about a name that a client may not DESCRIBE is the same whether the topic exists or not. CreateTopics is an
+exception: it tells a client with CREATE that the topic exists. If the request has a topic id, the topic is looked up
+first, and its name is hidden from a client that may not DESCRIBE it. Source: KafkaApis, ControllerApis,
+DescribeTopicPartitionsRequestHandler of Kafka 4.3.
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@
     INITIAL, HANDSHAKE  SaslHandshake v1; v0                      AUTHENTICATE; BARE_TOKENS
     AUTHENTICATE        SaslAuthenticate, until the last token    COMPLETE
     BARE_TOKENS         bare tokens, until the last               COMPLETE
-    any                 anything else, or a wrong token           FAILED
+    any                 anything else, an unknown mechanism, a    FAILED
+                        wrong token
 
 A re-authentication (KIP-368) begins at HANDSHAKE, and must have the same mechanism and user as before. TABLE is this
-table as code. A token may need work in a thread: then the outcome has ``work``. The caller runs ``work`` in a thread,
-and passes ``conclude`` a function that returns its reply or raises its error. No other frame is received meanwhile.
+table as code, without BARE_TOKENS. A token may need work in a thread: then the outcome has ``work``. The caller runs
+``work`` in a thread, and passes ``conclude`` a function that returns its reply or raises its error. No other frame is
+received meanwhile.
 """
 
 from __future__ import annotations

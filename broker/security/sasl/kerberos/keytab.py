@@ -1,8 +1,9 @@
 """Keytab of one listener, and GSS-API contexts that accept clients with it. MIT Kerberos does the work.
 
 The JAAS text is that of Java's Krb5LoginModule: ``keyTab`` is the file (without it KRB5_KTNAME's or the system's) and
-``principal`` the broker's own, ``kafka/host@REALM``. MIT Kerberos reads the file for each ticket, so a new key is used
-at once. ``krb5.conf`` is the system's, or that of KRB5_CONFIG. Source of the options: Kafka's KerberosLogin.
+``principal`` the broker's own, ``kafka/host@REALM``, or ``*`` for every key of the file. MIT Kerberos reads the file
+for each ticket, so a new key is used at once. ``krb5.conf`` is the system's, or that of KRB5_CONFIG. Source of the
+options: Kafka's KerberosLogin.
 """
 
 from __future__ import annotations

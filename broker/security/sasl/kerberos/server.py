@@ -1,6 +1,6 @@
 """GSSAPI (RFC 4752): the server's side. Kerberos proves who the client is, then both agree on no security layer.
 
-    client  AP-REQ, the ticket with a proof     server  AP-REP, the broker's proof; the offer, if none is asked for
+    client  AP-REQ, the ticket with a proof     server  AP-REP, the broker's proof; the offer, if no proof is asked for
     client  an empty token                      server  the offer, signed: no security layer, as TLS is used for that
     client  the choice, signed, and a name      the exchange is complete
 

@@ -42,8 +42,8 @@ def scopes_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
 
 
 def check_times(claims: Mapping[str, Any], now_s: float, skew_s: float) -> float:
-    """Return the expiry time of a token, in seconds since 1970. Raises TokenRefusedError if the token is not valid yet,
-    or has expired.
+    """Return the expiry time of a token, in seconds since 1970. Raises TokenRefusedError if the token is not valid yet
+    or has expired, or if ``exp`` is missing, a time is malformed, or ``exp`` is not after ``iat``.
     """
     expires, issued, begins = (time_of(claims, claim) for claim in ("exp", "iat", "nbf"))
     if expires is None:

@@ -2,10 +2,12 @@
 
     keys read               -> the next read after ``refresh_s``
     read failed             -> the old keys stay; the next read after ``backoff_s``, doubled by each further failure
+                               up to ``longest_backoff_s``
     token with unknown key  -> the next read at once, but this at most once a minute, and not while reads fail
 
 A URL is https, http on this machine, or a file. No redirect is followed, and no more than MAX_BYTES and MAX_KEYS are
-accepted. One deadline holds for a whole read. ``keys`` is replaced as a whole; any thread may read it.
+accepted. One deadline holds for the whole read of a URL, except for the look-up of its host. ``keys`` is replaced as a
+whole; any thread may read it.
 """
 
 from __future__ import annotations
