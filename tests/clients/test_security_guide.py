@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
@@ -21,11 +20,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from benchmarks.rivals import kafka_jars
-from benchmarks.rivals.apache_kafka import TOOL_HEAP, java_command
 from tests.support.broker import free_port
 from tests.support.issuer import Endpoint, Issuer
-from tests.support.kafka_jars import or_skip
+from tests.support.kafka_scripts import write_scripts
 from tests.support.kdc import REALM, Realm
 from tests.support.requirements import require_tool
 from tidelog.broker_process import clean_environment
@@ -36,11 +33,6 @@ PORTS = ("9092", "9093", "9094", "9644")
 WAIT_S = 120
 KCAT = ("kcat", "apt-get install kcat")
 OPERATOR = "CN=operator,O=Tidelog"
-TOOLS = {
-    "kafka-configs.sh": "kafka.admin.ConfigCommand",
-    "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
-    "kafka-delegation-tokens.sh": "org.apache.kafka.tools.DelegationTokenCommand",
-}
 EXAMPLES = {
     "certificate": "openssl req -x509",
     "serve": "tidelog serve --override listeners=SSL",
@@ -95,13 +87,7 @@ class Desk:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._ports = {port: str(free_port()) for port in PORTS}
-        tools = directory / "bin"
-        tools.mkdir()
-        for name, class_name in TOOLS.items():
-            command = or_skip(lambda: java_command(kafka_jars.KAFKA_4, TOOL_HEAP))
-            words = shlex.join([*command, class_name])
-            (tools / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-            (tools / name).chmod(0o755)
+        tools = write_scripts(directory / "bin")
         path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.environment = {**clean_environment(), "PATH": path, "HOME": str(directory)}
 

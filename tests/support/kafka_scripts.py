@@ -11,7 +11,7 @@ from tests.support.kafka_jars import broker_classpath
 
 _TOOLS = "org.apache.kafka.tools"
 CLASSES = {
-    "kafka-acls": "kafka.admin.AclCommand",
+    "kafka-acls": f"{_TOOLS}.AclCommand",
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-console-consumer": f"{_TOOLS}.consumer.ConsoleConsumer",
     "kafka-console-share-consumer": f"{_TOOLS}.consumer.ConsoleShareConsumer",

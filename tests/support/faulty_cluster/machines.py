@@ -20,6 +20,7 @@ from benchmarks.rivals.apache_kafka import SIGTERM_EXIT, java_command
 from benchmarks.rivals.kafka_jars import KAFKA_4
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.rivals.tidelog_broker import read_ready_line
+from tests.support.jvm import SMALL_HEAP, broker_options
 
 NETWORK = "198.51.100."
 OWN = f"{NETWORK}254/24"
@@ -121,7 +122,7 @@ class Controller(BrokerProcess):
     def __init__(self, machines: Machines, machine: int, config: Path) -> None:
         super().__init__(config.parent, 9093)
         self.host = address(machine)
-        words = [*java_command(KAFKA_4, ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")), "kafka.Kafka"]
+        words = [*java_command(KAFKA_4, (*SMALL_HEAP, *broker_options(KAFKA_4))), "kafka.Kafka"]
         self._command = machines.command(machine, [*words, str(config)])
 
     def command(self) -> list[str]:
