@@ -258,7 +258,7 @@ class LogCleanerManager:
     # ---- status
 
     def statuses(self) -> list[PartitionStatus]:
-        """Return the status of every compacted partition, sorted by name. It reads segments: not for the event loop."""
+        """Return the status of each open compacted log, sorted by name. It reads segments: not for the event loop."""
         return sorted((self.status(log) for log in self._logs()), key=lambda status: status.topic_partition)
 
     def status(self, log: UnifiedLog) -> PartitionStatus:

@@ -161,7 +161,7 @@ class LogCleaner:
         return request.future
 
     def status(self) -> list[PartitionStatus]:
-        """Return the status of every compacted partition."""
+        """Return the status of every partition whose compacted log is open."""
         return self.manager.statuses()
 
     # ---- threads

@@ -169,7 +169,7 @@ _ROWS = (
     ),
     Family(
         "kafka_log_logcleanermanager_max_dirty_percent", GAUGE,
-        "Largest dirty share of all compacted logs, in percent.",
+        "Largest dirty share of the compacted logs that the cleaner has measured, in percent.",
     ),
     Family(
         "kafka_log_logcleaner_max_compaction_delay_seconds", GAUGE,

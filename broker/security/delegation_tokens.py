@@ -97,8 +97,10 @@ class DelegationTokens:
 
     def expire(self, requester: str, secret: bytes, period_ms: int) -> int:
         """Let a token expire after ``period_ms``, but not later than its ``max_ms``; remove it if ``period_ms`` is
-        negative. Returns the time at which it expires. Raises a KafkaError if there is no secret key or no such token,
-        if the requester may not renew it, or if it has expired and is not to be removed.
+        negative. Returns the time at which it expires.
+
+        Raises a KafkaError if there is no secret key or no such token, or if the requester may not renew it; also for
+        an expired token that is not to be removed.
         """
         token = self._find(secret)
         check_may_renew(token, requester)

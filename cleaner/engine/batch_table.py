@@ -143,13 +143,12 @@ class Unreadable(IntEnum):
     """Reason why a batch cannot be read, so that its bytes are kept unchanged."""
 
     NONE = 0
-    LENGTH = 1
-    MAGIC = 2
-    CRC = 3
-    COUNT = 4
-    RECORDS = 5
-    CODEC = 6
-    MESSAGE_SET = 7
+    MAGIC = 1
+    CRC = 2
+    COUNT = 3
+    RECORDS = 4
+    CODEC = 5
+    MESSAGE_SET = 6
 
     @property
     def sentence(self) -> str:
@@ -159,7 +158,6 @@ class Unreadable(IntEnum):
 
 _SENTENCES = {
     Unreadable.NONE: "readable",
-    Unreadable.LENGTH: "its length field fits neither a batch nor the segment",
     Unreadable.MAGIC: "its magic byte is unknown",
     Unreadable.CRC: "its checksum is wrong",
     Unreadable.COUNT: "its offsets or record count are impossible",

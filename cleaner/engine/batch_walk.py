@@ -86,7 +86,6 @@ _PACKED, _CONVERTED = int(BatchState.PACKED), int(BatchState.CONVERTED)
 _POISON = int(BatchState.POISON)
 _BAD_MAGIC, _BAD_CRC, _BAD_COUNT = int(Unreadable.MAGIC), int(Unreadable.CRC), int(Unreadable.COUNT)
 _BAD_RECORDS = int(Unreadable.RECORDS)
-_SMALLEST_V2 = BATCH_OVERHEAD - LOG_OVERHEAD
 _SMALLEST_LEGACY = 14  # crc, magic, attributes, two lengths
 _NO_TIMESTAMP = -1
 _ENTRY_COLUMNS = 4
