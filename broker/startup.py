@@ -1,5 +1,7 @@
 """Start of a broker: it claims the data directories, and builds the parts in the order of their dependencies.
 
+A member of a cluster (``tidelog.broker.member``) calls parts of this module. ``build_broker`` starts a lone node:
+
     no other node in the cluster -> directories created -> locked against a second broker -> meta.properties compared
     or written -> metadata log opened and replayed -> all other parts, with the topics and configs of its image
     -> logs (recovered, or only listed after a clean stop)
@@ -77,7 +79,7 @@ class ClaimedDirectories(NamedTuple):
     """Content of the metadata log as ``check_is_alone`` has read it; None if there is no log."""
     default_directory: bytes = UNASSIGNED_DIRECTORY
     """Id of the only data directory, which new partitions get, as from Kafka's controller; unassigned if there are
-    several.
+    several, or if it has no id.
     """
     directory_ids: Mapping[str, bytes] = {}
     """Path as configured -> id, of those that have one."""
@@ -246,7 +248,9 @@ def recovery_of(broker: Broker, found_ids: Mapping[str, bytes] | None = None) ->
 
 
 def finish_deletions(broker: Broker) -> None:
-    """Note the deleted topics of which the log manager has left no log. Raises KafkaStorageError."""
+    """Note the deleted topics of which the log manager has left no log, unless a directory is offline: it may hold
+    one. Raises KafkaStorageError.
+    """
     if broker.log_manager.has_all_directories:
         deleted = dict(broker.controller.deletions)
         for directory in broker.log_manager.directories if deleted else ():
@@ -289,10 +293,10 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
 
     The first one must work: it has the broker's metadata, and ``metadata.log.dir`` cannot name another one.
 
-    Raises StartError if a directory is in use, belongs to another cluster or node, or is empty although the broker used
-    it before; also if the cluster has other nodes, or the first directory cannot be used. Raises ConfigError for a
-    replication factor above 1, CheckpointCorruptError for a damaged ``meta.properties``, and LogStorageError if
-    ``known-log-directories`` cannot be read.
+    Raises StartError as ``check_is_alone`` and ``check_mounts`` do; also if a directory is in use, or belongs to
+    another cluster or node, or if the first one cannot be used. Raises ConfigError for a replication factor above 1,
+    CheckpointCorruptError for a damaged ``meta.properties``, and LogStorageError if ``known-log-directories`` cannot be
+    read.
     """
     metadata = check_is_alone(config, file_system)
     locks: list[OpenFile] = []
@@ -334,8 +338,9 @@ def check_failures(failures: Mapping[str, KafkaStorageError], directories: Seque
 
 
 def check_mounts(file_system: FileSystem, found: Mapping[str, MetaProperties | None], first: str) -> None:
-    """Raise StartError if a data directory is empty that the broker used before, or if the first directory is empty
-    while others are not: most likely a disk is not mounted. Apache Kafka starts only if all directories are formatted.
+    """Raise StartError if a data directory that the broker used before has no ``meta.properties``, or if the first
+    directory has none while another one has: most likely a disk is not mounted. Apache Kafka starts only if all
+    directories are formatted.
 
     Raises LogStorageError.
     """
@@ -343,8 +348,8 @@ def check_mounts(file_system: FileSystem, found: Mapping[str, MetaProperties | N
     others = [directory for directory, identity in found.items() if identity is not None]
     if first in empty and others:
         raise StartError(
-            f"the first data directory, {first}, has no meta.properties, but {others[0]} has: the broker's metadata "
-            "were in another first directory. Is its disk mounted?"
+            f"the first data directory, {first}, has no meta.properties, but {others[0]} has. The broker's metadata "
+            "are in the first directory: did log.dirs begin with another one, or is the disk of this one not mounted?"
         )
     known = read_known_directories(file_system, first) if empty and first in others else set()
     lost = [directory for directory in empty if os.path.abspath(directory) in known]

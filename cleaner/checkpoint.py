@@ -1,4 +1,4 @@
-"""``cleaner-offset-checkpoint``: the first dirty offset of every partition of a log directory, in Kafka's form.
+"""``cleaner-offset-checkpoint``: the first dirty offsets of a log directory's cleaned partitions, in Kafka's form.
 
 A log is clean below its first dirty offset (``tidelog.cleaner.log_to_clean``). An offset belongs to one log, not to a
 partition name: a new partition does not get the offset of a deleted one with the same name. If the file is damaged,

@@ -1,15 +1,18 @@
 """Cleaning state of every partition, and the choice of the log to clean next.
 
     state         entered from        meaning
-    idle          in progress         no thread works on the partition
+    idle          in progress         no thread works on the partition, as at first
     in progress   idle, quarantined   a round runs
-    quarantined   in progress         the last round failed; the next one comes after a back-off that doubles
+    quarantined   in progress         the last round failed, or the log could not be measured
+
+The next round of a quarantined partition comes after a back-off, which each failure doubles, or with a request.
 
 In Apache Kafka truncation and deletion wait until a round has stopped. Here they do not: the round stops at its next
 check, and at the latest before it changes the log.
 
 One lock guards the table; it is never held while a log is read or a file is written. ``tidelog.cleaner.checkpoint``
-keeps the first dirty offsets; if one lies outside its log, as after a truncation, the log start offset is used instead.
+keeps the first dirty offsets; if one lies outside its log, for example after retention, the log start offset is used
+instead.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ logger = logging.getLogger(__name__)
 FIRST_RETRY_MS = 15_000
 LONGEST_RETRY_MS = 3_600_000
 
-#: Function that returns the compacted logs that exist now. It may open logs, and is called without the lock.
+#: Function that returns the open compacted logs. It may open logs first, and is called without the lock.
 LogSource = Callable[[], Iterable[UnifiedLog]]
 
 
@@ -128,14 +131,17 @@ class LogCleanerManager:
         self._entries: dict[TopicPartition, _Entry] = {}
         self.checkpoint = CleanerCheckpoint(file_system)
         self.dirtiest_ratio = 0.0
-        """The largest cleanable ratio of the logs that the last call of :meth:`grab_filthiest` could choose from."""
+        """The largest cleanable ratio of the logs that the last call of :meth:`grab_filthiest` measured."""
         self.max_compaction_delay_ms = 0
         """The longest time by which one of these logs exceeded its ``max.compaction.lag.ms``; 0 if none did."""
 
     # ---- choice
 
     def grab_filthiest(self) -> LogToClean | None:
-        """Choose the log that needs cleaning most and put it in progress; None when none is due."""
+        """Choose the due log with the largest cleanable ratio and put it in progress; None when none is due.
+
+        A log that another thread has taken, or that cannot be measured, is passed over.
+        """
         now_ms = self.clock.now()
         candidates = [candidate for log in self._logs() if (candidate := self._look(log, now_ms)) is not None]
         self.dirtiest_ratio = max((c.cleanable_ratio for c in candidates), default=0.0)

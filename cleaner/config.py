@@ -14,7 +14,7 @@ from typing import Any
 from tidelog.protocol.config_def import ConfigDef, ConfigKey, ConfigType, Importance, between, one_of
 
 _MEDIUM = Importance.MEDIUM
-#: In a map with load 1 a search would not end, as no entry is free; with a load near 0 no key would fit.
+#: Near load 1 searches become long, as hardly an entry is free; near load 0 hardly any key fits.
 _LOAD_FACTOR = between(0.01, 0.99)
 
 CLEANER_CONFIG_DEF = ConfigDef(

@@ -2,5 +2,5 @@
 
 Imports: ``tidelog.cleaner.errors``, ``tidelog.log`` and ``tidelog.protocol``; not ``checkpoint``, ``config`` or
 ``throttle``.
-Invariant: compiled routines and plain references give equal results.
+Invariant: compiled routines and plain references keep the same records and write equal bytes before compression.
 """

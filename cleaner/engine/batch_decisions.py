@@ -4,9 +4,10 @@ A transactional batch is aborted if an aborted transaction of its producer spans
 batch of its transaction is left: it gets a delete horizon then, and is removed when that has passed (KIP-534). To know
 what is left, an open-addressing table has the producers with a batch since their last marker; it is kept from chunk to
 chunk. Batches that cannot be read count too, because they stay. A batch with the last sequence of an active producer,
-or with the last offset of the round, is kept even if all its records are removed.
+or with the last offset of the round, is kept even if all its records are removed. So is a marker with a producer's last
+epoch.
 
-Tables are arrays of 64-bit integers; a table of pairs is sorted. C types are in ``batch_decisions.pxd``.
+Tables are arrays of 64-bit integers. C types are in ``batch_decisions.pxd``.
 """
 
 from __future__ import annotations
@@ -69,9 +70,11 @@ def decide_batches(
 
     ``types`` has the control type of each row that is a control batch. ``transactions`` has sorted (producer id, first
     offset, last offset) of aborted transactions. ``last_batches`` has sorted (last offset, producer id), ``fences``
-    sorted (producer id, epoch) of producers that only a marker names. ``now`` is the time in ms, ``end_offset`` the end
-    of the round's section. ``markers`` receives the index in ``transactions`` of each aborted transaction whose marker
-    is kept because batches of it are left. Returns the number of ``markers``, and of producers added to the table.
+    sorted (producer id, epoch) of producers that only a marker names. ``producers`` is the open-addressing table, with
+    rows of (producer id, 1 while its transaction is open); it changes. ``now`` is the time in ms, ``end_offset`` the
+    end of the round's section. ``markers`` receives the index in ``transactions`` of each aborted transaction whose
+    marker is kept because batches of it are left. Returns the number of ``markers``, and of producers added to the
+    table.
     """
     first, end = rows
     work = BatchDecider(now, end_offset, len(transactions), len(last_batches), len(fences), len(producers))
@@ -96,7 +99,7 @@ def decide_batches(
 
 
 def move_producers(old: Any, new: Any) -> int:
-    """Put the producers of ``old`` that have an open transaction into the larger, empty ``new``; return how many."""
+    """Put the producers of ``old`` that have an open transaction into the empty ``new``; return how many."""
     old_slots, new_slots = len(old), len(new)
     origin = words.hold(old)
     target = words.hold_writable(new)

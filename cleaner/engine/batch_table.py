@@ -50,7 +50,7 @@ UNKNOWN_OFFSET = -1  # the last offset of a POISON batch: its header may be wron
 
 # Bits of DECISION.
 DISCARD = 1  # its records are dropped whatever their keys: aborted, or a marker after its delete horizon (KIP-534)
-RETAIN_EMPTY = 2  # it is kept even without records: last sequence of an active producer, or last offset of the round
+RETAIN_EMPTY = 2  # it is kept even without records: last sequence or epoch of a producer, or last offset of the round
 MARKER_OF_EMPTY_TRANSACTION = 4  # no batch of its transaction is left: the marker gets a delete horizon
 NOT_INDEXED = 8  # its keys supersede no others: a control batch, or aborted
 

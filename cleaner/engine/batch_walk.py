@@ -613,7 +613,7 @@ class BatchFilter:
         words.store_be_u16(self.out, start + 21, attributes)
 
     def _write_empty(self, row: int, start: int) -> int:
-        """Write the header of a batch without records, whose last sequence and offset are still needed; return the
+        """Write the header of a batch without records, whose last sequence, epoch or offset is still needed; return the
         end."""
         self._copy_header(row, start, self.table[row + ATTRIBUTES] & ~(CODEC_MASK | DELETE_HORIZON_MASK))
         words.store_be_u64(self.out, start + 27, _NO_TIMESTAMP)

@@ -1,4 +1,4 @@
-"""Engine of a round's record-level work: compiled modules, or a plain Python reference where nothing is compiled.
+"""Engine of a round's record-level work: compiled modules, or a plain Python reference unless all are compiled.
 
 Both engines fill the same batch tables, keep the same records and write equal bytes before compression, as property
 tests check. So a round can use either. The compiled modules also run as plain Python, but slower than the reference,

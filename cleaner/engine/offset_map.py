@@ -2,14 +2,15 @@
 
     entry = digest (16 bytes with MD5) | offset 8 (big-endian)          24 bytes, slots = memory // 24
 
-Only the digests of keys are stored, so every key takes the same memory. The slot of probe k comes from 4 bytes of the
-digest, from byte min(k, digest size - 4) on, as a big-endian number. Each probe after the last of these positions goes
-one slot further. An entry of zeros is free. With ``md5``, and offsets put in ascending order, the buffer is byte for
-byte that of Apache Kafka's map. The default digest is SipHash-2-4 with 128 bits under a random key of this process, so
-that a client cannot make two keys that collide: in a compacted log a collision deletes a record that is not obsolete.
+Only the digests of keys are stored, so every key takes the same memory. The slot of probe k is the absolute value,
+modulo the slots, of a signed big-endian number: 4 bytes of the digest, from byte min(k, digest size - 4) on. Each probe
+after the last of these positions adds 1 to that number. An entry of zeros is free. With ``md5``, and offsets put in
+ascending order, the buffer is byte for byte that of Apache Kafka's map. The default digest is SipHash-2-4 with 128 bits
+under a random key of this process, so that a client cannot make two keys that collide: in a compacted log a collision
+deletes a record that is not obsolete.
 
-This is the reference; ``tidelog.cleaner.engine.digest_map`` is the compiled map, with another layout. One thread at a
-time may use a map.
+This is the reference, into which a round puts ordinals as offsets; ``tidelog.cleaner.engine.digest_map`` is the
+compiled map, with another layout. One thread at a time may use a map.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ PROCESS_SECRET = os.urandom(16)
 
 
 class OffsetMapFullError(Exception):
-    """A key was put into a map without a free slot; as in Kafka, this is an error even if the map has the key."""
+    """A key was put into a map without a free slot; as in Kafka, this is an error even if the map has the key.
+    ``ReferenceMap`` raises it, too, for a new key above its limit.
+    """
 
 
 def _rotate(word: int, bits: int) -> int:

@@ -1,5 +1,5 @@
-"""Record-level work of the cleaner in plain Python: the reference for the compiled modules beside it, and the engine
-where they are not compiled.
+"""Record-level work of the cleaner in plain Python: the reference for ``batch_walk`` and ``batch_decisions``, and the
+engine where they are not compiled.
 
 The functions have the arguments and results of the methods of ``CompiledEngine``, and are written in the simplest way,
 with ``bytes`` and ``struct``. Property tests compare the two.

@@ -16,7 +16,7 @@ class TransactionRows:
     ``last_batches`` has sorted (last offset, producer id) of the batches with an active producer's last sequence.
     ``fences`` has sorted (producer id, epoch) of producers that are known by a marker only. ``open_producers`` (the
     compiled engine: ``producers``) are those with an open transaction where the pass is. ``now_ms`` is the time;
-    ``end_offset`` is the first uncleanable offset, at which both passes end. One thread.
+    ``end_offset`` is the first uncleanable offset, at which both passes end. One thread at a time.
     """
 
     def __init__(
