@@ -11,7 +11,7 @@ import io
 import socket
 import ssl
 from collections.abc import Callable
-from http.client import HTTPConnection, HTTPSConnection
+from http.client import HTTP_PORT, HTTPS_PORT, HTTPConnection, HTTPSConnection
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
@@ -101,14 +101,17 @@ class TimedTlsConnection(TimedConnection, HTTPSConnection):
 def open_connection(
     scheme: str, host: str, port: int | None, context: ssl.SSLContext | None, deadline: Deadline
 ) -> HTTPConnection:
-    """Open a connection to a server. ``context`` None trusts the system's certificates. Raises OSError."""
+    """Open a connection to a server; ``port`` None is that of the scheme. ``context`` None trusts the system's
+    certificates. Raises OSError."""
+    if port is None:  # http.client would look for it in an IPv6 address
+        port = HTTPS_PORT if scheme == "https" else HTTP_PORT
     if scheme != "https":
         plain = HTTPConnection(host, port)
-        plain.sock = cast(socket.socket, TimedSocket(_connect(host, plain.port, deadline), deadline))
+        plain.sock = cast(socket.socket, TimedSocket(_connect(host, port, deadline), deadline))
         return plain
     context = context or ssl.create_default_context()
     connection = HTTPSConnection(host, port, context=context)
-    sock = _connect(host, connection.port, deadline)
+    sock = _connect(host, port, deadline)
     try:
         sock.settimeout(deadline.remaining_s())  # of the whole handshake
         sock = context.wrap_socket(sock, server_hostname=host)

@@ -16,6 +16,7 @@ import pytest
 from tests.support.certificates import Certificates
 from tests.support.slow_server import slow_server
 from tests.support.tls import server_context
+from tidelog.broker.security import timed_http
 from tidelog.broker.security.sasl.oauth.key_set import (
     EARLY_PAUSE_S,
     MAX_BYTES,
@@ -241,6 +242,31 @@ def test_an_error_does_not_show_the_query_in_which_a_key_may_stand(status: int) 
     ):
         fetch_url(f"{url}&key=s3cret", None)
     assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("https://[2001:db8::10]/keys", ("2001:db8::10", 443)),
+        ("http://[::1]/keys", ("::1", 80)),
+        ("http://[fe80::abcd]:8080/keys", ("fe80::abcd", 8080)),
+        ("https://keys.example/", ("keys.example", 443)),
+    ],
+)
+def test_an_endpoint_without_a_port_has_that_of_its_scheme(
+    url: str, asked: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """http.client takes the last group of an IPv6 address for the port."""
+    found = []
+
+    def refuse(host: str, port: int, _deadline: object) -> None:
+        found.append((host, port))
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(timed_http, "_connect", refuse)
+    with pytest.raises(MalformedKeysError):
+        fetch_url(url, None)
+    assert found == [asked]
 
 
 def test_an_endpoint_that_is_not_there_is_a_failure() -> None:
