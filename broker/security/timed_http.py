@@ -88,7 +88,7 @@ class TimedConnection(HTTPConnection):
         self._deadline = deadline
 
     def connect(self) -> None:
-        """Connect. Raises OSError."""
+        """Connect. Raises OSError, and HTTPException for a malformed answer of a proxy."""
         self.timeout = self._deadline.remaining_s()
         super().connect()
         self.sock = cast(socket.socket, TimedSocket(self.sock, self._deadline))

@@ -40,7 +40,7 @@ VERIFY_MODES = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required
 
 
 def build_context(values: Mapping[str, Any], store: KeyStore) -> ssl.SSLContext:
-    """Build the context of a listener with these values and this keystore. Reads files. Raises ConfigError."""
+    """Build the context of a listener with these values and this keystore. Reads files. Raises ConfigError, OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.num_tickets = 1
@@ -102,7 +102,7 @@ def file_in_memory(data: bytes) -> Iterator[str]:
 
 
 def set_client_checks(context: ssl.SSLContext, values: Mapping[str, Any]) -> None:
-    """Set whether clients are asked for certificates, and how these are verified. Raises ConfigError."""
+    """Set whether clients are asked for certificates, and how these are verified. Raises ConfigError, OSError."""
     context.verify_mode = VERIFY_MODES[values["ssl.client.auth"]]
     if context.verify_mode is ssl.CERT_NONE:
         return

@@ -238,7 +238,7 @@ class _Handshake:
 
     def fail(self, reason: str) -> None:
         """End the handshake, and log why. If TLS has begun, the connection is closed after CLOSE_DELAY_MS, so that the
-        client can read the alert.
+        client can read the alert. A connection that the thread uses is closed when the thread has finished with it.
         """
         if self._ended:
             return

@@ -50,7 +50,7 @@ class TlsListener:
     """TLS settings of one listener. ``prepared`` is replaced as a whole."""
 
     def __init__(self, name: str, texts: Mapping[str, str]) -> None:
-        """Raises ConfigError."""
+        """Raises ConfigError, OSError."""
         self.name = name
         values = listener_values(texts, name)
         self._rules = PrincipalRules(values["ssl.principal.mapping.rules"])
@@ -68,7 +68,7 @@ class TlsListener:
 
     def prepare_again(self, values: Mapping[str, Any], *, even_if_unchanged: bool) -> StoreContents | None:
         """Read the stores that these values of the keys name; return None if values and files have not changed, unless
-        ``even_if_unchanged``. Any thread. Raises ConfigError.
+        ``even_if_unchanged``. Any thread. Raises ConfigError, OSError.
         """
         present = self.prepared
         if not even_if_unchanged and values == present.values and stamps_of(values) == present.stamps:
@@ -83,7 +83,7 @@ class TlsListener:
 
 
 def prepare(values: Mapping[str, Any]) -> StoreContents:
-    """Read the stores and build their context. Any thread. Raises ConfigError."""
+    """Read the stores and build their context. Any thread. Raises ConfigError, OSError."""
     stamps = stamps_of(values)  # first, so that a change meanwhile is noticed later
     store = read_key_store(values)
     return StoreContents(build_context(values, store), identity_of(store), stamps, values)
@@ -101,7 +101,9 @@ def identity_of(store: KeyStore) -> Identity:
 
 
 def check_identity(values: Mapping[str, Any], old: Identity, new: Identity) -> None:
-    """Raise ConfigError unless clients that accept the old certificate will accept the new one."""
+    """Raise ConfigError if the new certificate has another subject, or lacks a host name of the old one, and ``values``
+    do not allow that.
+    """
     if old.subject != new.subject and not values["ssl.allow.dn.changes"]:
         raise refuse("ssl.keystore", new.subject, f"the subject {old.subject}, unless ssl.allow.dn.changes=true")
     if not old.host_names <= new.host_names and not values["ssl.allow.san.changes"]:

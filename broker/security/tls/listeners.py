@@ -1,8 +1,10 @@
 """TLS listeners of a broker: each with its present context, and the handshakes of all of them.
 
-Store files are checked for changes every ``ssl.store.refresh.ms``, and read again at SIGHUP in any case. Other stores
-are set by IncrementalAlterConfigs, after ``check`` has found that they can be used. A store that cannot be used is
-logged, and the old one stays. A certificate that expires soon is logged once a day.
+Store files are checked for changes every ``ssl.store.refresh.ms``, and read again at SIGHUP in any case. Clients set
+other stores by IncrementalAlterConfigs or AlterConfigs. A lone node refuses stores that ``check`` finds unusable; in a
+cluster the active controller answers these requests without that check. For an HTTP interface's stores there is only
+the check of files. A store that cannot be used is logged, and the old one stays. A certificate that expires soon is
+logged once a day.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class TlsListeners:
         executor: Executor,
         now_s: Callable[[], float] = time,
     ) -> None:
-        """``now_s`` returns the time of the wall clock. Raises ConfigError."""
+        """``now_s`` returns the time of the wall clock. Raises ConfigError, OSError."""
         self._loop = loop
         self._timers = timers
         self._executor = executor
@@ -80,7 +82,7 @@ class TlsListeners:
 
     def check(self, texts: Mapping[str, str], names: Collection[str]) -> Callable[[], None]:
         """Return a function, to be run in a thread, that checks the stores which these keys set for the listeners with
-        these names in lower case. Both raise ConfigError.
+        these names in lower case. Both raise ConfigError, and the function OSError.
         """
         wanted = [
             (listener, listener_values(texts, name))

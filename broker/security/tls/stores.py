@@ -76,7 +76,7 @@ def read_store(key: str, location: str) -> bytes:
 
 
 def is_pem(prefix: str, values: Mapping[str, Any], data: bytes) -> bool:
-    """Return whether the store is PEM, rather than PKCS12. Raises ConfigError for any other content."""
+    """Return whether the store's type is PEM. Raises ConfigError unless the content then is PEM, or else PKCS12."""
     kind, location = values[TYPE_KEYS[prefix]], values[f"{prefix}.location"]
     if kind == "PEM":
         if b"-----BEGIN " not in data:

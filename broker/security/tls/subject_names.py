@@ -1,7 +1,7 @@
 """Subjects of certificates, as Java writes them by RFC 2253: ACLs and mapping rules are written for these names.
 
-Python's description of a certificate has no types of values and no order of multi-valued parts, so the subject is read
-from the DER form. Source: sun.security.x509.AVA (toRFC2253String).
+Python's description of a certificate lacks the types of values, so the subject is read from the DER form. Source:
+sun.security.x509.AVA (toRFC2253String).
 """
 
 from __future__ import annotations

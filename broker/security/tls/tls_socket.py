@@ -321,7 +321,9 @@ def is_one_frame(view: memoryview, count: int) -> bool:
 
 
 def read_cached(descriptor: int, room: memoryview, position: int) -> int:
-    """Read from the page cache into ``room``; return the number of bytes. Raises ColdSliceError, OSError."""
+    """Read from the page cache into ``room``; return the number of bytes. A file system without RWF_NOWAIT may wait for
+    the disk. Raises ColdSliceError, OSError.
+    """
     try:
         return os.preadv(descriptor, [room], position, os.RWF_NOWAIT)
     except BlockingIOError as error:

@@ -50,7 +50,7 @@ class TokenRefusedError(Exception):
 
 
 Validate = Callable[[str], BearerToken]
-"""Function that checks a token. Any thread. Raises TokenRefusedError."""
+"""Function that checks a token. Any thread but the loop's, as it may wait for keys. Raises TokenRefusedError."""
 
 
 class OAuthBearerServer:
@@ -74,7 +74,7 @@ class OAuthBearerServer:
         return partial(self._check, bearer, authorization)
 
     def _check(self, bearer: str, authorization: str | None) -> Reply:
-        """Check a token. Any thread. Raises AuthenticationFailedError."""
+        """Check a token. Any thread but the loop's. Raises AuthenticationFailedError."""
         try:
             found = self._validate(bearer)
         except TokenRefusedError as error:

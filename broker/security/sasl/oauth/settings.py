@@ -133,7 +133,7 @@ def pace_of(values: Mapping[str, Any]) -> Pace:
 
 
 def build_tokens(listener: str, texts: Mapping[str, str]) -> Tokens:
-    """Build the check of a listener's tokens, which has not read keys yet. Raises ConfigError."""
+    """Build the check of a listener's tokens, which has not read keys yet. Raises ConfigError, OSError."""
     values = mechanism_values(texts, listener, OAUTHBEARER)
     module = LoginModule(OAUTHBEARER_MODULE, {}) if values[JAAS_KEY] is None else parse_jaas(values[JAAS_KEY])
     if module.name != OAUTHBEARER_MODULE:
@@ -210,7 +210,7 @@ def trust_of(options: Mapping[str, str]) -> ssl.SSLContext | None:
     """Build the TLS context for the endpoint of the keys from the ssl.truststore.* options of the JAAS text; return
     None for the system's certificates.
 
-    Raises ConfigError.
+    Raises ConfigError, OSError.
     """
     given = {name: text for name, text in options.items() if name in LISTENER_CONFIG_DEF and name.startswith("ssl.")}
     values = listener_values(given, "")

@@ -69,7 +69,7 @@ class SignedTokens:
         note_unknown: Callable[[], object],
         now_s: Callable[[], float] = time,
     ) -> None:
-        """``keys`` returns the issuer's current keys; ``note_unknown`` is called if a token names none of these."""
+        """``keys`` returns the issuer's current keys; ``note_unknown`` is called if a token names an unknown key id."""
         self._rules = rules
         self._keys = keys
         self._note_unknown = note_unknown
@@ -97,7 +97,9 @@ class SignedTokens:
         return BearerToken(name_of(claims, rules.name_claim), int(expires * 1000))
 
     def _find_key(self, token: str) -> VerificationKey:
-        """Return the key that the token's header names; if it names none, the only one. Raises TokenRefusedError."""
+        """Return the key with the key id of the token's header. Without one, return the key without a key id, or the
+        only key. Raises TokenRefusedError.
+        """
         try:
             header = jwt.get_unverified_header(token)
         except MALFORMED:
