@@ -7,8 +7,8 @@
 
 Stopping is bounded: a client that does not read its answers within DRAIN_MS is disconnected, so that the stop fits into
 the ten seconds that an orchestrator gives. A member first moves its leaders to other brokers (``Role.leave``), while
-clients are still served; that may take minutes (``broker/member/member.py``). The clean-shutdown marker is written only
-when all logs are flushed. Loop thread only.
+clients are still served; that may take minutes (``broker/member/member.py``). A data directory gets the clean-shutdown
+marker only if all its logs are flushed. Loop thread only.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ class Server:
     async def start(self) -> list[Endpoint]:
         """Build the parts and open the listeners; return the bound addresses.
 
-        Raises StartError, for example if the data directory is in use or another cluster's, and OSError if a port is
-        taken. Raises ConfigError before anything is written, unless the admin API has stored the value.
+        Raises StartError, for example if the data directory is in use or another cluster's, and OSError, for example if
+        a port is taken. Raises ConfigError before anything is written, unless the admin API has stored the value.
         """
         self._descriptor_limit = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
@@ -319,7 +319,7 @@ class Server:
 
 
 def connection_limits(config: BrokerConfig) -> Limits:
-    """Return the limits of each connection."""
+    """Return the limits of connections."""
     idle_ms = config.get_int("connections.max.idle.ms")
     return Limits(
         max_frame_bytes=config.get_int("socket.request.max.bytes"),
@@ -331,6 +331,6 @@ def connection_limits(config: BrokerConfig) -> Limits:
 
 
 def queued_request_bytes(config: BrokerConfig) -> int:
-    """Return ``queued.max.request.bytes``, with room for one request of the largest size; 0: no limit."""
+    """Return ``queued.max.request.bytes``, but at least ``socket.request.max.bytes``; 0: no limit."""
     queued = config.get_int("queued.max.request.bytes")
     return max(queued, config.get_int("socket.request.max.bytes")) if queued > 0 else 0

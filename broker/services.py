@@ -142,15 +142,17 @@ class LateServices:
             self._broker().imports.call_when_loaded(VIRTUAL_TOPICS, self.indexing.get)
 
     def virtual_partition(self, image: TopicImage, index: int) -> Partition:
-        """Return a partition of a virtual topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+        """Return a partition of a virtual topic. Raises UnknownTopicOrPartitionError, InvalidTopicError, and
+        NotLeaderOrFollowerError if this broker has no replica of the real partition.
+        """
         return self.virtual_partitions.get().partition(image, index)
 
     def forget_topic(self, image: TopicImage) -> Deferred[None]:
         """Make the coordinators forget a deleted topic: its committed offsets, and its states in share groups. Settles
-        when that is done in the partitions that are loaded, and never fails.
+        when that is done in the loaded partitions of the internal topics, and never fails.
 
-        A lone node notes when it is done in all. Coordinators that are not built yet forget the topic when they start,
-        if its deletion is not finished.
+        A lone node notes when it is done in all partitions. If its coordinators are not built yet, they forget the
+        topic when they start, unless its deletion is finished.
         """
         coordinators = self.coordinators.made
         if coordinators is None:

@@ -24,7 +24,7 @@ MAX_MEMBER_ID_LENGTH = 36
 
 Outcomes = dict[PartitionKey, Deferred[None]]
 """Partition -> Deferred that completes when the partition's acknowledgements are committed, and fails if they are
-refused."""
+refused or cannot be stored."""
 
 
 class Acknowledger(NamedTuple):

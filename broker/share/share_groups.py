@@ -6,9 +6,10 @@
 
 A share partition is one partition of a topic, as one share group reads it. A change of finished or available records
 takes these steps: compute it, pass it to the share coordinator, apply it in memory, wake the waiting fetches. Clients
-are answered when the change is committed. A release by a member that is gone is applied even if it cannot be stored. In
-the purgatory a fetch waits under ``wake_key`` and under the partition that it reads. A request first ends the expired
-locks of the share partitions that it needs, because on a busy broker the timer may be late. Loop thread only.
+are answered when the change is committed. A release because a session ended or a lock expired is applied even if it
+cannot be stored. In the purgatory a fetch waits under ``wake_key`` and under the partition that it reads. A request
+first ends the expired locks of the share partitions that it needs, because on a busy broker the timer may be late. Loop
+thread only.
 
 The store (the share coordinator's state) is authoritative. A share partition is dropped from memory when the store
 fences a change or loses one that was written. It is also dropped when another leader epoch begins, and when its group
@@ -143,9 +144,10 @@ class ShareGroups:
     def serve(self, key: StateKey) -> ServedPartition:
         """Return a share partition. If it is not in memory, its state is read from the store.
 
-        Raises UnknownTopicIdError, UnknownTopicOrPartitionError, and KafkaStorageError if the start offset cannot be
-        found in the log. Raises NotLeaderOrFollowerError if another broker leads the partition, or if the state cannot
-        be read yet. Raises UnknownServerError if there is no state, or if reading it fails otherwise.
+        Raises what ``ReplicaManager.partition_by_id`` raises. Raises KafkaStorageError, CorruptMessageError or
+        InvalidRecordError if the start offset cannot be found in the log. Raises NotLeaderOrFollowerError if another
+        broker leads the partition, or if the state cannot be read yet. Raises UnknownServerError if there is no state,
+        or if reading it fails otherwise.
         """
         found = self.find(key)
         if found is not None:
@@ -166,7 +168,7 @@ class ShareGroups:
         return found
 
     def forget_group(self, group_id: str) -> None:
-        """Drop the share partitions of a group without members; the store keeps their state."""
+        """Drop the share partitions of a group from memory; the store keeps their state."""
         self._forget(key for key in list(self._served) if key.group_id == group_id)
 
     def forget_topic(self, topic_id: bytes) -> Steps[None]:
@@ -192,8 +194,8 @@ class ShareGroups:
     def acknowledge(self, key: StateKey, member_id: str, batches: Sequence[AcknowledgementBatch]) -> Deferred[None]:
         """Apply a member's acknowledgements, all or none. The Deferred completes when they are committed.
 
-        Raises UnknownTopicOrPartitionError if the share partition is not in memory, and what
-        ``SharePartition.acknowledge`` raises.
+        Raises UnknownTopicOrPartitionError if the share partition is not in memory, what
+        ``SharePartition.acknowledge`` raises, and the KafkaError of a store that refuses the change.
         """
         served = self.find(key)
         if served is None:

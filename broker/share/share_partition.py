@@ -1,6 +1,7 @@
 """Share partition: the state of one partition's records for one share group, and the group's position (KIP-932).
 
-    start_offset   all records below it are finished (acknowledged or archived)
+    start_offset   no record below it is delivered: each is finished (acknowledged or archived), deleted, or older than
+                   the group's first start offset
     end_offset     the last offset that was acquired; with nothing in flight, the next offset to acquire
     spans          states of the offsets from start to end (``coordinator.share_state.spans``)
 
