@@ -146,9 +146,9 @@ class LogCleaner:
     def request_clean(self, partition: TopicPartition, *, dry_run: bool = False) -> Future[RoundReport]:
         """Clean a partition as soon as a thread is free, due or not; the future gets the report.
 
-        The active segment is rolled first, so that the records written before the call are cleaned. Records younger
-        than ``min.compaction.lag.ms``, or at and above the last stable offset, are not. With ``dry_run`` nothing is
-        removed; the report says what a round would remove. The future raises CleaningUnavailableError,
+        The active segment is rolled first, also with ``dry_run``, so that the records written before the call are
+        cleaned. Segments of the uncleanable tail (``tidelog.cleaner.log_to_clean``) are not. With ``dry_run`` nothing
+        is removed; the report says what a round would remove. The future raises CleaningUnavailableError,
         CleaningAbortedError, KafkaStorageError, and any error that damaged data causes in the round.
         """
         request = _Request(partition, dry_run=dry_run)

@@ -3,8 +3,9 @@
     log start        first dirty offset            first uncleanable offset        log end
         |  clean section   |        dirty section            |   uncleanable tail    |
 
-The uncleanable tail begins with the first segment that is active, reaches to the last stable offset or beyond, or has a
-record younger than ``min.compaction.lag.ms``. It begins at a segment's base offset.
+The uncleanable tail begins with the first segment that is active, holds the last stable offset or a later one, or has a
+record younger than ``min.compaction.lag.ms``. In the clean section ages do not count. The tail begins at a segment's
+base offset.
 """
 
 from __future__ import annotations

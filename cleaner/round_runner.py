@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: With this many processors or fewer, a helper thread that reads ahead takes the processor that the event loop or its
 #: client needs. Produce p99 beside a round is 246 to 299 us without the thread and 500 to 691 us with it, while the
-#: round is not faster (docs/internals/cleaner.md). So on such machines it reads ahead only while the loop idles.
+#: round is not faster (docs/internals/cleaner.md). So on such Linux machines it reads ahead only while the loop idles.
 FEW_PROCESSORS = 2
 
 EngineLoader = Callable[[], "Engine"]
@@ -148,7 +148,7 @@ class RoundRunner:
 
 
 def abort_if_truncated(cleanable: LogToClean) -> None:
-    """Raise CleaningAbortedError if the log was truncated in the round: a superseded record may be its key's newest
-    again, and records that were appended after the truncation are dirty."""
+    """Raise CleaningAbortedError if the log was truncated below ``first_uncleanable_offset`` in the round: a superseded
+    record may be its key's newest again, and records that were appended after the truncation are dirty."""
     if cleanable.log.clean_bound < cleanable.first_uncleanable_offset:
         raise CleaningAbortedError(f"the log of {cleanable.topic_partition} was truncated")

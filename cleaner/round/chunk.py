@@ -69,8 +69,8 @@ class Step:
 
     The buffer begins at byte ``position`` of the file. ``ordinal`` is the ordinal after the last record of these rows.
     ``bytes_read`` counts the bytes of all batches that the reader has read, up to the end of the chunk. ``is_plain``
-    says that no batch was expanded. ``keys`` has (key position, key size, ordinal) of each record with a key, if the
-    ``prepare`` of :class:`Reading` parsed them.
+    says that no batch was expanded. ``keys`` has the rows of ``Engine.parse`` (key position, key size, ordinal), if the
+    ``prepare`` of :class:`Reading` parsed the records.
     """
 
     buffer: ByteArray

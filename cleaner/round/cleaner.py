@@ -1,7 +1,7 @@
 """One cleaning round over one log, in the caller's thread; the caller passes the time in.
 
     index pass   dirty section -> one "superseded" bit per record          (``tidelog.cleaner.round.superseded``)
-    copy pass    group by group: filter -> .cleaned -> flush -> swap under the log's lock -> progress
+    copy pass    group by group: filter -> .cleaned -> flush -> swap -> progress
 
 A *group* is neighbouring segments that one new segment replaces. A round works on a snapshot of segments, whose files
 it holds open while it reads them. Truncation, deletion and retention may go on meanwhile: a group is swapped only if
@@ -122,7 +122,8 @@ def read_needs(log: UnifiedLog, clean_bound: int) -> ProducerNeeds:
 
     A producer that is added or writes between two parts needs records at the log's end, which the round does not read:
     at worst an older batch of the producer is kept, too. A truncation rebuilds the producers' state, in another order.
-    Raises CleaningAbortedError if one has lowered the log's bound below ``clean_bound``, that of the round's start.
+    Raises CleaningAbortedError if one has lowered ``log.clean_bound`` below ``clean_bound``, its value at the round's
+    start.
     """
     parts, tables = producers_in_parts(log.producer_state, PRODUCERS_UNDER_LOCK), [np.zeros((0, 3), np.int64)]
     part: list[ProducerEntry] | None = []
@@ -166,7 +167,7 @@ class Cleaner:
         """Clean a log and return the counts; with ``dry_run`` only read and count.
 
         Raises CleaningAbortedError, KafkaStorageError; then each group is either cleaned or unchanged. Temporary files
-        are removed; those of a failed swap stay until the log is loaded again.
+        are removed; those of a failed swap stay until a later round or the log's next load removes or renames them.
         """
         cleaning = CleaningRound(self._engine, self._options, cleanable, now_ms, hooks or RoundHooks())
         try:
@@ -364,7 +365,7 @@ class CleaningRound:
             if log.is_closed or gone or [segment.size for segment in group] != sizes:
                 raise CleaningAbortedError(f"segments of {log.topic_partition} were removed during the round")
 
-        # From here on the swap owns the files: if it fails, only the next start may remove or rename them.
+        # From here on the swap owns the files: if it fails, the next load of the log may need them to finish it.
         target.hand_over()
         try:
             log.replace_segments([new], group, check)

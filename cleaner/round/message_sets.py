@@ -7,7 +7,7 @@ from tidelog.cleaner.engine.arrays import IntegerArray
 from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
-#: A version 2 batch gets no more single messages once it has so many, or their bytes are as many.
+#: A version 2 batch gets no further message once it has this many, or messages of this many bytes.
 CONVERTED_RECORDS = 500
 CONVERTED_BYTES = 64 * 1024
 #: Largest distance of two offsets in a version 2 batch, whose header has it as an int32.

@@ -170,7 +170,8 @@ class SegmentReader:
         return self._helper.submit(next, steps, None)
 
     def _read_steps(self, reading: Reading) -> Generator[Step, None, None]:
-        """Yield steps. A step's buffer and table stay unchanged until the second step after it is begun."""
+        """Yield steps. With a helper thread, a step's buffer and table rows stay unchanged until the next step but one
+        is begun."""
         segment = reading.segment
         self._offsets = offsets = (segment.base_offset, reading.next_base_offset)
         shared = segment.records.shared
@@ -308,8 +309,8 @@ class SegmentReader:
         yield first, chunk.rows
 
     def _decompress_run(self, chunk: Chunk, number: int, facts: list[list[int]], free: int) -> int:
-        """Decompress the batch ``number``, and with zstd also those after it that fit into ``free`` bytes; return the
-        next number."""
+        """Decompress the batch ``number``, and with zstd also the zstd batches after it, until ``free`` bytes are used;
+        return the next number."""
         view, end = chunk.buffer.data, number
         parts: list[memoryview] = []
         sizes: list[int] = []

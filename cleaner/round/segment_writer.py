@@ -101,7 +101,7 @@ class CleanedSegment:
         return self.segment
 
     def _remove_leftovers(self) -> None:
-        """Remove files of an earlier round that it could not remove (a full disk, a read-only directory)."""
+        """Remove files that an earlier round could neither swap in nor remove (a full disk, a read-only directory)."""
         for suffix in SEGMENT_FILE_SUFFIXES:
             path = os.path.join(self._log.directory, file_name(self._base_offset, suffix + CLEANED_SUFFIX))
             self._log.environment.file_system.unlink(path, missing_ok=True)

@@ -4,7 +4,8 @@ The index pass notes the bytes and record ordinals (``tidelog.cleaner.engine.bat
 stretch. After it, the superseded bits (``tidelog.cleaner.round.spill``) show the stretches in which every record has a
 later one with its key; with few keys that is nearly all of a log. A stretch is not noted, or not dropped, if a batch in
 it may have to be kept for another reason: a control batch, a transaction, the last sequence of an active producer,
-damage. So the result is the same as if the engine's ``decide`` and ``filter`` had got these batches.
+the last offset of the round, damage. So the result is the same as if the engine's ``decide`` and ``filter`` had got
+these batches.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 It walks the dirty section once and sets one bit for each superseded record. If the map can hold all keys, records of
 the clean section are looked up in it when the copy pass reads them. If it cannot, the keys go through a file
-(``tidelog.cleaner.round.spill``), and the clean section is walked here as well. So a round of an undamaged log reads
-every byte at most twice, whatever the number of keys. Stretches without a record to keep are not read again
-(``tidelog.cleaner.round.stretches``).
+(``tidelog.cleaner.round.spill``), and the clean section is walked here as well. So in an undamaged log each of the two
+passes goes over a batch at most once, whatever the number of keys. Stretches without a record to keep are not read
+again (``tidelog.cleaner.round.stretches``).
 """
 
 from __future__ import annotations
