@@ -1,5 +1,5 @@
-"""Check of one partition directory's invariants, read-only, for ``tidelog check``, the adoption of Kafka's directories
-and fault tests.
+"""Check of one partition directory's invariants, read-only, for ``tidelog check``, ``tidelog dump-log``, the adoption
+of Kafka's directories and fault tests.
 
 These are checked:
 
@@ -124,9 +124,10 @@ class _SegmentSummary(NamedTuple):
 
 
 def check_directory(file_system: FileSystem, directory: str) -> list[Finding]:
-    """Check one partition directory; return the findings, none if it is in order.
+    """Check one partition directory; return the findings, none if it is in order. The indices of a segment whose
+    records have findings are not checked.
 
-    Raises KafkaStorageError if it cannot be read.
+    Raises KafkaStorageError if the directory or a segment's file cannot be read.
     """
     names = {entry.name for entry in file_system.list_directory(directory) if entry.is_file}
     return list(_Checker(file_system, directory, names).run())
@@ -227,7 +228,8 @@ class _Checker:
         return _SegmentSummary(size, batches, self._next_offset, largest, positions, damaged, lost)
 
     def _whole_batches(self, file: OpenFile, position: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Iterate over the batches up to the first damaged or incomplete one. ``_fault`` describes the damage then."""
+        """Iterate over the batches up to the first damaged or incomplete one. ``_fault`` then describes the damage, and
+        is empty at an incomplete one."""
         self._fault = ""
         size = file.size()
         try:

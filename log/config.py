@@ -1,5 +1,5 @@
-"""Topic-level configuration: every key that Kafka knows for a topic, and Tidelog's own ``index.*`` keys, each declared
-once, with the server keys that give its default.
+"""Topic-level configuration: every key that Kafka knows for a topic, and Tidelog's own ``index.keys*`` and
+``index.tag.*``, each declared once, with the server keys that give its default.
 
 CreateTopics, AlterConfigs, DescribeConfigs and ``docs/configuration.md`` use ``TOPIC_CONFIG_DEF``. ``SYNONYMS`` has
 the server keys that give a topic key its default, in Kafka's order, and converts units (``log.retention.hours`` to
@@ -221,7 +221,7 @@ TOPIC_CONFIG_DEF = ConfigDef(
             _DOUBLE,
             0.5,
             between(0, 1),
-            "Share of uncompacted bytes from which a compacted log is cleaned.",
+            "Share of uncompacted bytes above which a compacted log is cleaned.",
         ),
         _key("min.compaction.lag.ms", _LONG, 0, between(0), "Shortest time a record stays uncompacted, in ms."),
         _key(
@@ -271,7 +271,7 @@ TOPIC_CONFIG_DEF = ConfigDef(
 
 
 class Synonym(NamedTuple):
-    """A server key that gives a topic key its default: its value times ``factor``."""
+    """A server key that gives a topic key its default: its value times ``factor``, or a negative value as it is."""
 
     server_key: str
     factor: int = 1
@@ -346,8 +346,8 @@ class LogConfig:
         self._set_retention(values)
         self._set_records(values, given)
         self.acknowledges_at_once = self.flush_messages == MAX_LONG and self.min_insync_replicas <= 1
-        """Whether an append needs no check of the in-sync replicas: no sync is configured, and ``min.insync.replicas``
-        is 1. Computed once for the produce path."""
+        """Whether an append with acks=all needs no check of the in-sync replicas: ``flush.messages`` has its default,
+        and ``min.insync.replicas`` is 1. Computed once for the produce path."""
         self.index_keys: bool = values["index.keys"]
         self.index_slots: int = values["index.keys.slots"]
         self.index_entries: int = values["index.keys.entries"]

@@ -156,9 +156,9 @@ class DirectoryState:
     def note_error(self, error: KafkaStorageError, file_system: FileSystem) -> None:
         """Take the directory offline if the error shows that its disk does not work.
 
-        A failed sync shows that the disk does not work. A full disk or a lack of descriptors or permission does not: no
-        file has changed. Any other error may concern one file only (it was removed, a bad sector), so the directory is
-        probed. Blocks on disk.
+        A failed sync shows that the disk does not work. A recoverable error, such as a full disk or a lack of
+        descriptors or permission, does not: no file has changed. Any other error may concern one file only (it was
+        removed, a bad sector), so the directory is probed. Blocks on disk.
         """
         if isinstance(error, LogStorageError) and (error.lacks_room or error.is_read_only):
             self._begin_shortage(error)
@@ -254,7 +254,7 @@ class DirectoryState:
 def probe_directory(file_system: FileSystem, path: str) -> bool:
     """Return whether a file can be written, synced and read in the directory.
 
-    It also returns True if the disk is full or no descriptors are left: that does not show a failed disk.
+    It also returns True after a recoverable error, such as a full disk: that does not show a failed disk.
     """
     try:
         return try_to_write(file_system, path)

@@ -1,14 +1,16 @@
-"""Read path of a log: from an offset to a slice of a segment's file, without the log's lock unless there is an error.
+"""Read path of a log: from an offset to a slice of a segment's file. It takes the log's lock only after an error, or to
+prove a transaction index.
 
 A read copies the published end of the log once, takes the segment snapshot, and returns::
 
     offset < log start or > log end      OFFSET_OUT_OF_RANGE
     offset >= the isolation's bound      nothing (the caller may wait)
-    else                                 from the batch that holds the offset, up to max_bytes, never past the bound
+    else                                 from the batch that holds the offset, up to max_bytes (with min_one at least
+                                         one batch), never past the bound
 
-The bound is the log end (replicas), the high watermark (read_uncommitted) or the last stable offset (read_committed,
-with the aborted transactions of the slice). Nearly always it equals the log end, whose byte position is published with
-it; else its position is looked up once and remembered.
+The bound is the log end (followers, coordinators), the high watermark (read_uncommitted) or the last stable offset
+(read_committed, with the aborted transactions of the slice). Often it equals the log end, whose byte position is
+published with it; else its position is looked up once and remembered.
 
 Most reads are by consumers at the tail, which fetch from the offset at which the last read ended. The byte of that
 offset is remembered too (``TailHint``), so such a read needs neither index nor header: 2 µs instead of 20.

@@ -34,9 +34,9 @@ class Entry:
         found_id: bytes | None = None,
     ) -> None:  # fmt: skip
         """``clean`` says that the log needs no recovery: its log directory was shut down cleanly, or the log is new.
-        ``topic_id``: the id of the partition's topic. A log without an id gets this one, and a log with another id is
-        refused, unless the caller that opens it gives an id. ``is_new``: the directory was made for a new log, which
-        was not opened yet. ``found_id``: the topic id in the directory's ``partition.metadata``, if that was read
+        ``topic_id``: the id of the partition's topic; an id from the caller that opens the log replaces it. The log
+        gets the id if it has none, and is refused if it has another. ``is_new``: the directory was made for a new log,
+        which was not opened yet. ``found_id``: the topic id in the directory's ``partition.metadata``, if that was read
         already."""
         self.found_id = found_id
         self.is_new = is_new

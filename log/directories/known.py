@@ -32,8 +32,8 @@ def read_known_directories(file_system: FileSystem, first: str) -> set[str]:
 def note_known_directories(file_system: FileSystem, directories: Iterable[str], failed: Container[str] = ()) -> None:
     """Write the paths into the first directory, if they have changed. A single directory needs no file.
 
-    A directory of ``failed`` stays in the list, but is not added: it may never have been used. A failure is logged: the
-    next start tries again.
+    A directory of ``failed`` stays in the list, but is not added: it may never have been used. If the file cannot be
+    read or written, that is only logged.
     """
     paths = {directory: os.path.abspath(directory) for directory in directories}
     first = next(iter(paths.values()))

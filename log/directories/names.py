@@ -27,7 +27,7 @@ def partition_of_name(name: str) -> TopicPartition | None:
 def name_aside(partition: TopicPartition, suffix: str) -> str:
     """Build the name that a partition's directory gets when its log is deleted or put aside as a stray.
 
-    It is ``<topic>-<partition>.<id><suffix>``, with the topic cut to the longest name of a file system.
+    It is ``<topic>-<partition>.<id><suffix>``, with the topic cut so that the whole has at most 255 bytes.
 
     The id is random: a counter or a time could repeat the name of a directory that an earlier process left.
     """

@@ -103,5 +103,5 @@ class RoomWatch:
 
 
 def _may_have_passed(error: KafkaError) -> bool:
-    """Return whether an error may be over by now: a full disk, no permission, no descriptors left."""
+    """Return whether an error may be over by now, such as a full disk, no permission, no descriptors left."""
     return isinstance(error, LogStorageError) and error.is_recoverable
