@@ -1,7 +1,9 @@
 """Count of the threads that work on a log's files by name, for which a deletion waits.
 
-    flush, cleaner, indexer   ``with log.files:`` around code that makes, renames, removes or syncs a file by its path
-    deletion                  ``stop``: no thread may begin any more; wait until those inside have left -> rename
+    a thread without the log's lock   ``with log.files:`` around code that makes, renames, removes or syncs a file by
+                                      its path: a flush, the cleaner or the indexer, for example
+    deletion                          ``stop``: no thread may begin any more; wait until those inside have left
+                                      -> rename
 
 A new partition may get a directory of the same name right after the deletion. Without this rule a thread that still
 works for the old log would write into the directory of the new one. Work under the log's lock, and the opening of a log

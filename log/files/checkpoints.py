@@ -236,7 +236,7 @@ def read_clean_shutdown_epoch(file_system: ReadableFiles, log_directory: str) ->
 
 def take_clean_shutdown(file_system: FileSystem, log_directory: str) -> bool:
     """Remove the marker of a clean shutdown and return whether it existed. The removal is made durable, because the
-    marker is untrue from the first append on.
+    marker is untrue from the first append on. Raises KafkaStorageError.
     """
     path = os.path.join(log_directory, CLEAN_SHUTDOWN_FILE)
     if not file_system.exists(path):

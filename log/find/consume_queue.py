@@ -2,10 +2,10 @@
 
     entry 20 bytes    position 8 | size 4 | tag hash 8          entry number = record offset - first offset of the file
 
-``position`` and ``size`` are those of the batch that holds the record, in the segment of its offset. The file is named
-by its first offset in 20 digits. An entry has 20 zero bytes before it is written, and if its offset has no record (a
-control batch, or the cleaner removed the record). So ``size`` 0 means that there is no record. A record without the tag
-header has tag hash 0, as has a record with an empty tag.
+``position`` and ``size`` are those of the batch that held the record when it was indexed, in the segment of its offset.
+The file is named by its first offset in 20 digits. An entry has 20 zero bytes before it is written. It keeps them if
+the indexer found no record at its offset (a control batch, or the cleaner had removed the record). So ``size`` 0 means
+that there is no record. A record without the tag header has tag hash 0, as has a record with an empty tag.
 
 A look-up searches for the eight bytes of the hash by ``bytes.find``. Each entry found is a candidate, whose record's
 header is then compared. The file is sparse, and is read and written by descriptor like an IndexFile

@@ -2,16 +2,16 @@
 
 A *virtual topic* is a name with a query; its consumers get these records.
 
-    position -> next candidate (of the key or tag index; after its end each offset) -> batches around it
+    position -> next candidate (of the key or tag index; after its end each offset) -> batches from its own on
              -> no record of a batch matches:    left out
                 all match:                       its bytes as they are
                 some match:                      rebuilt: offsets, base offset and timestamps kept, CRC new
-    end      -> an empty batch whose last offset is where the reading stopped, so that consumers go on after a gap
+    end      -> if the result ends before the next offset to read: an empty batch up to there, so that consumers go on
 
-Batches in a row of which all records match are returned as a slice of the segment, to be sent without a copy. Under
-read_committed, records of aborted transactions are left out here, because the control batches that would tell clients
-about them match no query. A call returns about ``max_bytes`` at most (but at least one batch) and reads at most
-WORK_BYTES.
+If a result begins with SLICE_BYTES of batches that match as a whole, it consists of these: a slice of the segment, to
+be sent without a copy. Under read_committed, records of aborted transactions are left out here, because the control
+batches that would tell clients about them match no query. A call returns about ``max_bytes`` at most (but at least one
+batch) and reads about WORK_BYTES at most.
 
 A read blocks on the disk: call it in worker threads.
 """
@@ -54,11 +54,12 @@ if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog
 
 WORK_BYTES = 16 * 1024 * 1024
-"""Largest number of bytes read in one call; the result then ends there, even if it has no records."""
+"""Bytes after which a call reads no more; the result then ends there, even if it has no records."""
 SLICE_BYTES = 64 * 1024
-"""Smallest size of unchanged batches in a row that are returned as a slice of the file; others are copied."""
+"""Smallest size of unchanged batches, at the beginning of a result, that are returned as a slice of the file; others
+are copied."""
 SMALLEST_READ, DENSE_READ, LARGEST_READ = 16 * 1024, 256 * 1024, 1024 * 1024
-"""Bytes of a read around one candidate, of a first read where every offset is a candidate, and of the largest read."""
+"""Bytes of a read from one candidate on, of a first read where every offset is a candidate, and of the largest read."""
 _MAX_DELTA = 2**31 - 1
 MAX_KEY_CANDIDATES = 4_000_000
 """Largest number of offsets of one key that are remembered; with more, the log is read without the index."""

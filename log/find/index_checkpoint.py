@@ -8,9 +8,10 @@
     file 0 300000 99887766 0   a ConsumeQueue: its first offset, its entries, CRC-32 of those that are indexed
     crc 1a2b3c4d               of the lines above
 
-It is written after the files were synced, and replaced as a whole. At the next start the newest file that it names is
-cut to the checkpoint's state, and files that it does not name are removed. So a crash at any time costs only the work
-since the last checkpoint. The index is rebuilt if the checkpoint is missing, damaged or made for another setting.
+It is written after the files were synced, and replaced as a whole. When the index is opened, the newest file that the
+checkpoint names is cut to the checkpoint's state, and files that it does not name are removed. So a crash at any time
+costs only the work since the last checkpoint. The index is rebuilt if the checkpoint is missing, damaged or made for
+another setting.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def write_checkpoint(file_system: FileSystem, path: str, checkpoint: Checkpoint,
 
 
 def read_checkpoint(file_system: ReadableFiles, path: str) -> Checkpoint | None:
-    """Read the checkpoint file; None if it is missing, damaged or has another format."""
+    """Read the checkpoint file; None if it is missing, unreadable, damaged or has another format."""
     try:
         data = file_system.read_file(path) if file_system.exists(path) else b""
         text, _, crc = data.decode().rpartition("crc ")

@@ -243,8 +243,8 @@ class IndexFile:
         """Write entries for the rows from ``start`` on that have a key; return the row after them, which is the end
         unless the file is full.
 
-        Raises IndexDamagedError if the file was cut, and LogStorageError if a write fails; then the last part of
-        _PUT_ROWS is not in the file.
+        Raises IndexDamagedError if the file was cut, and LogStorageError if it cannot be read or written. Rows are put
+        in parts of _PUT_ROWS: those of the failed part have no entries then, those of the parts before have.
         """
         check_size(self._descriptor, self.path, self._size)
         while start < rows.count and not self.is_full:

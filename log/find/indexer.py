@@ -74,15 +74,15 @@ class LogIndexer:
         self._header: str | None = None
         self._unsaved_bytes = 0
         self._reached = 0
-        """The indices have no entries for offsets from here on. A put that failed may have left some above
-        ``next_offset``."""
+        """The offset below which this indexer has tried to put entries. A put that failed may have left some from an
+        index's ``next_offset`` up to here."""
         self._seed = key_seed(log.topic_partition.topic)
 
     # ---- topic configuration
 
     def configure(self, config: LogConfig | None = None) -> None:
-        """Open, remove or change indices as the topic's configuration says. Raises KafkaStorageError; ``config`` is
-        unchanged then, and the caller tries again later.
+        """Open, remove or change indices as the topic's configuration says. Raises KafkaStorageError; ``self.config``
+        is unchanged then, and the caller tries again later.
         """
         config = self.log.config if config is None else config
         sizes = IndexSizes(config.index_slots, config.index_entries, config.index_tag_entries)
@@ -246,7 +246,7 @@ class LogIndexer:
 
     def _pass_over_damage(self, offset: int, watermark: int) -> None:
         """Go on after a damaged batch that keeps ``offset`` from being found: at the next batch in the segment's offset
-        index, or else at the next segment."""
+        index, or else at the next segment, but at most at ``watermark``."""
         segments = self.log.segments
         at = segments.floor_index(offset)
         if at < 0:

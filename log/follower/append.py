@@ -1,9 +1,9 @@
 """Append of a follower: the leader's batches as they are.
 
-Recovery's compiled walk (``tidelog.log.recovery.scan``) goes once over the batch headers. It checks each batch's
-checksum and order, and collects index entries, leader epochs and the producers' batches. The records are then written
-with one call for each segment, or for each full table of the walk. Offsets and epochs stay as the leader assigned them,
-so both logs hold the same batches::
+Recovery's compiled walk (``tidelog.log.recovery.scan``) goes over the batch headers. It checks each batch's checksum
+and order, and collects index entries, leader epochs and the producers' batches. The records are then written with one
+call for each segment, or for each full table of the walk. Offsets and epochs stay as the leader assigned them, so both
+logs hold the same batches::
 
     a batch that ends after the fetched bytes      left out: it is fetched again
     a batch of a later epoch than allowed          left out, with all that follow (KAFKA-18723)
@@ -39,8 +39,8 @@ _idle_scans: list[SegmentScan] = []
 
 class _Part(NamedTuple):
     """Batches from the front of the fetched records that go into one segment with one write. ``epochs`` has new leader
-    epochs with their first offsets, ``rows`` the header fields of those producers' batches that a replay needs.
-    ``is_stopped`` says that the walk stopped at a batch it could not take."""
+    epochs with their first offsets. ``rows`` has the header fields of those batches with a producer id that a replay
+    needs. ``is_stopped`` says that the walk stopped at a batch it could not take."""
 
     segment: LogSegment
     batches: BatchesToAppend
@@ -55,7 +55,8 @@ def append_as_follower(log: UnifiedLog, records: memoryview, max_leader_epoch: i
     """Append the leader's whole batches, up to the first one of a later epoch than ``max_leader_epoch``; return None if
     nothing was appended. The ``max_timestamp`` of the result is the active segment's, not that of these batches.
 
-    Raises CorruptMessageError, KafkaStorageError.
+    Raises CorruptMessageError, KafkaStorageError, and what ``RecordBatch.records`` raises for a control batch, which is
+    in the log then.
     """
     with log.lock:
         log.ensure_appendable()
@@ -82,7 +83,7 @@ def append_as_follower(log: UnifiedLog, records: memoryview, max_leader_epoch: i
 
 def _next_part(log: UnifiedLog, records: memoryview, max_leader_epoch: int) -> _Part:
     """Return the part at the front of ``records``, after a roll if it needs one; its size is 0 if no whole batch is
-    left. Raises CorruptMessageError, KafkaStorageError.
+    left, or the next one has a later epoch. Raises CorruptMessageError, KafkaStorageError.
     """
     active = log.segments.active
     part = _walk(log, active, records, max_leader_epoch)
@@ -155,7 +156,7 @@ def _begin(scan: SegmentScan, log: UnifiedLog, segment: LogSegment) -> None:
 
 def _write(log: UnifiedLog, part: _Part) -> None:
     """Write a part, and adopt its epochs, end and producers. Raises KafkaStorageError; no records are written then,
-    unless only a transaction could not be indexed."""
+    unless only an aborted transaction could not be indexed. Raises also what :func:`_replay` raises."""
     try:
         for epoch, base_offset in part.epochs:
             log.leader_epochs.assign(epoch, base_offset)
@@ -172,7 +173,8 @@ def _write(log: UnifiedLog, part: _Part) -> None:
 
 def _replay(log: UnifiedLog, part: _Part, position: int, row: tuple[int, ...]) -> None:
     """Apply a producer's batch, whose fields are ``row``. The records are in the log and cannot be removed: if an
-    aborted transaction cannot be indexed, the log is taken out of service. Raises KafkaStorageError."""
+    aborted transaction cannot be indexed, the log is taken out of service. Raises KafkaStorageError, and what
+    ``RecordBatch.records`` raises for a control batch."""
     at, size, base, delta, max_timestamp, epoch, attributes, producer, producer_epoch, sequence, count = row
     header = BatchHeader(position + at, size, MAGIC_V2, base, base + delta, max_timestamp, epoch, attributes, producer,
                          producer_epoch, sequence, delta, count)  # fmt: skip

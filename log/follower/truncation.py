@@ -1,4 +1,6 @@
-"""Truncation of a follower's log where it diverges from the leader's, found by leader epochs, not the high watermark.
+"""Truncation of a follower's log where its leader's log ends or diverges from it.
+
+Leader epochs show where the logs diverge; the high watermark does not.
 
 A cut has four steps, with these results after a power loss::
 
@@ -31,8 +33,8 @@ def lowered_recovery_point(log: UnifiedLog, offset: int, write_checkpoints: Call
     """Hold the recovery point down during steps 1 to 3 of a cut at ``offset``, also in the checkpoint: at the base
     offset of the segment that holds ``offset``, or of the first segment.
 
-    The block makes steps 2 and 3; after it, flushes raise the recovery point again. Raises what ``write_checkpoints``
-    raises.
+    The block makes steps 2 and 3; after it, flushes raise the recovery point again. If the cut removes no records,
+    nothing is lowered or written. Raises what ``write_checkpoints`` raises.
     """
     is_cut = _lower_recovery_point(log, offset)
     try:
@@ -56,7 +58,8 @@ def _lower_recovery_point(log: UnifiedLog, offset: int) -> bool:
 
 
 def end_of_epoch(log: UnifiedLog, epoch: int, leader_end_offset: int) -> int:
-    """Return the end offset of ``epoch`` in this log or at the leader, whichever is lower."""
+    """Return the end offset of ``epoch`` in this log or at the leader, whichever is lower. The end in this log is the
+    log end if ``epoch`` is -1 or later than all epochs of the log."""
     with log.lock:
         offset = min(leader_end_offset, log.log_end_offset)
         if epoch != UNDEFINED_EPOCH:
@@ -77,7 +80,8 @@ def truncate_to_epoch_end(log: UnifiedLog, epoch: int, leader_end_offset: int) -
 
 
 def truncate_as_follower(log: UnifiedLog, offset: int) -> bool:
-    """Cut the log at ``offset``, and log an error if committed records are lost. Raises KafkaStorageError."""
+    """Cut the log at ``offset``, and log an error if committed records are lost; return False if nothing changed.
+    Raises KafkaStorageError."""
     with log.lock:
         end, committed = log.log_end_offset, log.high_watermark
         before = log.leader_epochs.latest_epoch

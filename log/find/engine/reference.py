@@ -1,5 +1,5 @@
 """Indexing and matching of records in plain Python: the reference of the compiled routines, used where nothing is
-compiled.
+compiled, and for batches that the compiled routines do not take.
 
     chunk of a segment -> batches -> records -> rows (offset, time, key hash, tag hash, batch position, batch size)
     rows -> entries of an IndexFile / of a ConsumeQueue
@@ -56,12 +56,13 @@ class WalkStop(IntEnum):
     FULL = 1
     """The next batch has more records than there are free rows."""
     ODD = 2
-    """The next batch is compressed, of an old format or malformed: the caller decodes it with ``append_batch``."""
+    """The next batch is compressed, of an old format or malformed, or its offsets do not fit the RowSettings or the
+    batch after it. The caller calls ``ensure_possible`` and ``append_batch`` for it."""
 
 
 class RowSettings(NamedTuple):
-    """Settings of a log's rows: ``key_seed`` of its topic, and the name of the tag header or None. Offsets lie from
-    ``begin`` to below ``end``; ``due`` is the first one that is not indexed yet (``ensure_possible``)."""
+    """Settings of a log's rows: ``seed`` is the ``key_seed`` of its topic, ``tag_header`` a name or None. Offsets lie
+    from ``begin`` to below ``end``; ``due`` is the first one that is not indexed yet (``ensure_possible``)."""
 
     seed: int
     tag_header: bytes | None
@@ -242,8 +243,8 @@ def tag_of(record: Record, header: bytes) -> bytes | None:
 def put_entries(front: bytearray, rows: Rows, layout: FileLayout, start: int, end: int) -> PutResult:
     """Build entries in ``rows.entries`` for the rows from ``start`` to below ``end`` that have keys, and set the slots.
 
-    ``front`` has a file's header and slots. When the file is full, the first row that has no entry ends the put. The
-    caller writes the entries.
+    ``front`` has a file's header and slots. When the file is full, the next row with a key ends the put. The caller
+    writes the entries.
     """
     number = layout.next_entry
     low, high, last_offset = MAX_INT64, MIN_INT64, -1

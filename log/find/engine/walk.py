@@ -1,9 +1,10 @@
 """Compiled walks over records for indexing and look-ups: rows of a chunk, records that match, a record by its number.
 
-The results are those of ``tidelog.log.find.engine.reference``, which gets every batch that is compressed, of an old
-format or malformed. Every read is checked against the end of the batch's records. Bits above 32 and 64 in varints of 5
-and 10 bytes are dropped, as in the reference; sums of 64-bit fields wrap. Chunks and searches run without the
-interpreter lock. C types are in ``walk.pxd``. Any thread.
+The results are those of ``tidelog.log.find.engine.reference``. ``walk_chunk`` leaves to it the batches that are
+compressed, of an old format or malformed, or have odd offsets. ``match_records`` leaves to it the sections in which a
+record is malformed or has a timestamp beyond 64 bits. Every read is checked against the end of the batch's records.
+Bits above 32 and 64 in varints of 5 and 10 bytes are dropped, as in the reference. ``walk_chunk`` and ``match_records``
+run without the interpreter lock. C types are in ``walk.pxd``. Any thread.
 """
 
 from __future__ import annotations
