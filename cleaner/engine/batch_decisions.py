@@ -66,15 +66,13 @@ def decide_batches(
     end_offset: int,
     markers: Any,
 ) -> tuple[int, int]:
-    """Fill DECISION of ``rows``.
+    """Fill DECISION of ``rows``; return the number of ``markers``, and of producers added to their table.
 
     ``types`` has the control type of each row that is a control batch. ``transactions`` has sorted (producer id, first
     offset, last offset) of aborted transactions. ``last_batches`` has sorted (last offset, producer id), ``fences``
-    sorted (producer id, epoch) of producers that only a marker names. ``producers`` is the open-addressing table, with
-    rows of (producer id, 1 while its transaction is open); it changes. ``now`` is the time in ms, ``end_offset`` the
-    end of the round's section. ``markers`` receives the index in ``transactions`` of each aborted transaction whose
-    marker is kept because batches of it are left. Returns the number of ``markers``, and of producers added to the
-    table.
+    sorted (producer id, epoch) of producers that only a marker names. The table ``producers`` has rows of (producer id,
+    1 while its transaction is open). ``now`` is in ms, ``end_offset`` the end of the round's section. ``markers`` gets
+    the index in ``transactions`` of each aborted one whose marker is kept because batches of it are left.
     """
     first, end = rows
     work = BatchDecider(now, end_offset, len(transactions), len(last_batches), len(fences), len(producers))

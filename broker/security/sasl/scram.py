@@ -5,9 +5,8 @@
 
 ``ours`` is the server's part of the nonce. Besides the proof it is checked that the second message repeats the GS2
 header and both parts of the nonce, and that channel binding is not requested. An unknown user is answered like a known
-one, with a salt that stays the same until the broker stops and the iterations of most users, and fails at the proof. A
-credential is looked up once in an exchange.
-Source of the rules: Kafka's ScramSaslServer.
+one, and fails at the proof: the salt stays the same until the broker stops, the iterations are those of most users. A
+credential is looked up once in an exchange. Source of the rules: Kafka's ScramSaslServer.
 """
 
 from __future__ import annotations
