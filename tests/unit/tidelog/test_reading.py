@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator
 from typing import ClassVar, cast
 
@@ -13,8 +12,7 @@ from tests.support.model_brokers import BROKERS, PLACES, Log, ModelCluster
 from tidelog.client.admin.offsets import READ_COMMITTED
 from tidelog.client.connection import ClientError
 from tidelog.client.records import reading
-from tidelog.client.records.reading import MemberReading, NotTakenError, Range, read_partitions
-from tidelog.commands.records.consume import show
+from tidelog.client.records.reading import MemberReading, Range, read_partitions
 from tidelog.find import FoundRecord
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
@@ -92,7 +90,8 @@ def by_partitions(cluster: ModelCluster, wanted: Range) -> Iterator[FoundRecord 
 
 
 def by_group(cluster: ModelCluster, wanted: Range) -> Iterator[FoundRecord | None]:
-    return MemberReading(cluster, "g", ("orders",), wanted, print).records()
+    with MemberReading(cluster, "g", ("orders",), wanted, print) as member:
+        yield from member.records()
 
 
 WAYS = pytest.mark.parametrize("read", [by_partitions, by_group])
@@ -331,69 +330,6 @@ def random_log(source: random.Random) -> Log:
     return log
 
 
-@pytest.mark.parametrize("taken", [0, 1, 3])
-def test_a_record_that_was_not_taken_is_not_committed(monkeypatch: pytest.MonkeyPatch, taken: int) -> None:
-    committed: dict[tuple[str, int], int] = {}
-    monkeypatch.setattr(ModelMember, "commit", lambda _self, offsets: committed.update(offsets))
-    log = Log()
-    for number in range(5):
-        log.append(b"%d" % number)
-    records = MemberReading(ModelCluster(log), "g", ("orders",), WHOLE, print).records()
-    shown = (record for record in records if record is not None)
-    for _ in range(taken + 1):
-        next(shown)
-    with pytest.raises(NotTakenError):
-        records.throw(NotTakenError())  # type: ignore[attr-defined]
-    assert committed == {PLACES[0]: taken}
-
-
-@WAYS
-def test_a_command_tells_why_a_record_was_not_taken(read: Read, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    log = Log()
-    for number in range(3):
-        log.append(b"%d" % number)
-
-    def line(record: FoundRecord) -> bytes:
-        if record.value == b"1":
-            raise ClientError("no value")
-        return record.value or b""
-
-    with pytest.raises(ClientError, match="no value"):
-        show(read(ModelCluster(log), WHOLE), line, None)
-
-
-class LostOutput:
-    """A standard output that fails on its first write, or only when it is flushed."""
-
-    def __init__(self, *, fails_on_write: bool) -> None:
-        self.buffer = self
-        self._fails_on_write = fails_on_write
-
-    def write(self, content: bytes) -> None:
-        if self._fails_on_write:
-            raise BrokenPipeError
-
-    def flush(self) -> None:
-        raise OSError(28, "No space left on device")
-
-
-@pytest.mark.parametrize("fails_on_write", [True, False])
-@pytest.mark.parametrize("max_records", [None, 2])
-def test_records_that_were_not_written_are_not_committed(
-    monkeypatch: pytest.MonkeyPatch, *, fails_on_write: bool, max_records: int | None
-) -> None:
-    committed: dict[tuple[str, int], int] = {}
-    monkeypatch.setattr(ModelMember, "commit", lambda _self, offsets: committed.update(offsets))
-    monkeypatch.setattr(sys, "stdout", LostOutput(fails_on_write=fails_on_write))
-    log = Log()
-    for number in range(5):
-        log.append(b"%d" % number)
-    records = MemberReading(ModelCluster(log), "g", ("orders",), WHOLE, print).records()
-    with pytest.raises(OSError):  # noqa: PT011  (either error)
-        show(records, lambda record: record.value or b"", max_records)
-    assert committed == {}
-
-
 def test_a_member_that_was_removed_meanwhile_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pager may stop the output for longer than the session timeout. After the next heartbeat it joins again."""
     failures: list[Exception] = [UnknownMemberIdError("removed"), IllegalGenerationError("late")]
@@ -408,8 +344,8 @@ def test_a_member_that_was_removed_meanwhile_goes_on(monkeypatch: pytest.MonkeyP
     log = Log()
     for number in range(4):
         log.append(b"%d" % number)
-    found = MemberReading(ModelCluster(log), "g", ("orders",), WHOLE, told.append).records()
-    assert values(found) == [b"0", b"1", b"2", b"3"]
+    with MemberReading(ModelCluster(log), "g", ("orders",), WHOLE, told.append) as member:
+        assert values(member.records()) == [b"0", b"1", b"2", b"3"]
     assert [type(error) for error in told] == [IllegalGenerationError, UnknownMemberIdError]
 
 

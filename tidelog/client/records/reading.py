@@ -7,8 +7,9 @@ is looked up. Records that retention deletes before they are read are skipped.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import NamedTuple, Self
 
 from tidelog.client.admin.groups import committed_offsets
 from tidelog.client.admin.offsets import TopicPartition, log_ends, log_starts, offsets_from
@@ -26,16 +27,6 @@ PAUSE_S = 0.1
 VACANT_ROUNDS = 3
 """Responses without records after which a partition counts as read to its end: the last offsets may have no records."""
 COMMIT_S = 5.0
-
-
-class NotTakenError(Exception):
-    """The caller could not process the last record. The caller throws this error into the generator of records, which
-    then does not commit the record."""
-
-
-class NotWrittenError(Exception):
-    """The caller could not write the records of the last rounds. The caller throws this error into the generator of
-    records, which then commits nothing more."""
 
 
 class Range(NamedTuple):
@@ -152,7 +143,12 @@ def read_partitions(cluster: Cluster, partitions: list[TopicPartition], wanted: 
 
 
 class MemberReading:
-    """Reading as a member of a group, of the partitions that are assigned to it; it commits offsets."""
+    """Reading as a member of a group, of the partitions that are assigned to it; a context manager, which commits and
+    leaves the group at its end.
+
+    It commits only offsets that its caller gives to ``note_written``. So a signal or an error that ends the caller
+    before its output is flushed loses no record.
+    """
 
     def __init__(
         self, cluster: Cluster, group: str, topics: tuple[str, ...], wanted: Range, tell: Callable[[KafkaError], None]
@@ -160,57 +156,54 @@ class MemberReading:
         """``tell`` is called with errors of commits after which the member rejoins or leaves."""
         self._cluster, self._group, self._wanted, self._tell = cluster, group, wanted, tell
         self._reading = Reading(cluster, wanted)
-        self._read: dict[TopicPartition, int] = {}
+        self._written: dict[TopicPartition, int] = {}
         self._member = GroupMember(cluster, group, topics, self._commit_if_possible)
         self._next_commit = time.monotonic() + COMMIT_S
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit, and leave the group. Raises ClientError, KafkaError."""
+        self._commit_if_possible()
+        self._member.leave()
+
     def records(self) -> Iterator[FoundRecord | None]:
-        """Yield records, and None after each round; leaves the group at the end. Raises ClientError, KafkaError."""
-        try:
-            while True:
-                try:
-                    is_assigned = self._member.poll()
-                except Trouble as error:  # the coordinator may have moved
-                    self._reading.pause_after(error)
-                    continue
-                if is_assigned:
-                    self._begin()
-                may_be_assigned = self._wanted.follow and not self._member.assignment
-                if not self._reading.drop_finished() and not may_be_assigned:
-                    return
-                yield from self._next_round()
-                yield None
-                self._commit_in_time()
-        except NotWrittenError:
-            self._read.clear()
-            raise
-        finally:
-            self._commit_if_possible()
-            self._member.leave()
+        """Yield records, and None after each round; the caller calls ``note_written`` then, before it goes on. Raises
+        ClientError, KafkaError."""
+        while True:
+            try:
+                is_assigned = self._member.poll()
+            except Trouble as error:  # the coordinator may have moved
+                self._reading.pause_after(error)
+                continue
+            if is_assigned:
+                self._begin()
+            may_be_assigned = self._wanted.follow and not self._member.assignment
+            if not self._reading.drop_finished() and not may_be_assigned:
+                return
+            yield from self._reading.next_round()
+            yield None
+            self._commit_in_time()
+
+    def note_written(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Note the offsets after the last records that are safe with the caller: they are committed from now on."""
+        self._written.update(offsets)
 
     def _begin(self) -> None:
         """Begin to read the assigned partitions, from their committed offsets on unless the user gives a start.
 
         If retention has deleted records after a committed offset, reading begins at the start of the log.
         """
-        self._read.clear()
+        self._written.clear()
         partitions, wanted = self._member.assignment, self._wanted
         has_begin = wanted.offset is not None or wanted.begin_ms is not None
         committed = {} if has_begin else committed_offsets(self._cluster, self._group, partitions)
         first = first_positions(self._cluster, partitions, wanted)
         first |= {topic_partition: max(offset, first[topic_partition]) for topic_partition, offset in committed.items()}
         self._reading.begin(first, last_positions(self._cluster, partitions, wanted))
-
-    def _next_round(self) -> Iterator[FoundRecord]:
-        for record in self._reading.next_round():
-            topic_partition = record.topic, record.partition
-            before = self._read.get(topic_partition, record.offset)
-            self._read[topic_partition] = record.offset + 1
-            try:
-                yield record
-            except NotTakenError:
-                self._read[topic_partition] = before
-                raise
 
     def _commit_in_time(self) -> None:
         if time.monotonic() < self._next_commit:
@@ -222,8 +215,8 @@ class MemberReading:
         self._next_commit = time.monotonic() + COMMIT_S
 
     def _commit(self) -> None:
-        self._member.commit(self._read)
-        self._read.clear()
+        self._member.commit(self._written)
+        self._written.clear()
 
     def _commit_if_possible(self) -> None:
         try:

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -98,11 +98,12 @@ def command(
     start = checked_offset("start" if from_beginning else offset)
     wanted = range_of(start, begin, end, follow=follow, isolation=isolation)
     with ended_by_sigterm(), Cluster.open(settings) as cluster:
+        line = line_maker("json" if as_json else form, values)
         if group is None:
-            records = read_partitions(cluster, list_partitions(cluster, topics, partitions), wanted)
+            show(read_partitions(cluster, list_partitions(cluster, topics, partitions), wanted), line, max_records)
         else:
-            records = MemberReading(cluster, group, topics, wanted, tell).records()
-        show(records, line_maker("json" if as_json else form, values), max_records)
+            with MemberReading(cluster, group, topics, wanted, tell) as member:
+                show(member.records(), line, max_records, member.note_written)
 
 
 @contextmanager
@@ -163,49 +164,37 @@ def line_maker(form: str, values: RegisteredValues | None) -> Callable[[FoundRec
     return line if values is None else decoded_line
 
 
-def show(records: Iterator[FoundRecord | None], line: Callable[[FoundRecord], bytes], max_records: int | None) -> None:
-    """Print records, up to ``max_records``, and flush the output before offsets of them are committed."""
-    from tidelog.client.records.reading import NotWrittenError
-
-    try:
-        try:
-            print_records(records, line, max_records)
-        finally:
-            sys.stdout.flush()
-    except OSError:
-        refuse(records, NotWrittenError())
-        raise
-    finally:
-        getattr(records, "close")()  # noqa: B009  (a generator, which leaves the group at its end)
-
-
-def print_records(
-    records: Iterator[FoundRecord | None], line: Callable[[FoundRecord], bytes], max_records: int | None
+def show(
+    records: Iterator[FoundRecord | None],
+    line: Callable[[FoundRecord], bytes],
+    max_records: int | None,
+    note_written: Callable[[dict[TopicPartition, int]], None] = lambda _offsets: None,
 ) -> None:
-    """Print records; None among them flushes the output, because the next round may have to wait for records."""
-    from tidelog.client.records.reading import NotTakenError
+    """Print records, up to ``max_records``.
+
+    None among them flushes the output, because the next round may have to wait. After a flush ``note_written`` gets, by
+    partition, the offset after the last printed record. Raises ClientError, KafkaError, OSError.
+    """
+    printed: dict[TopicPartition, int] = {}
+
+    def flush() -> None:
+        sys.stdout.flush()
+        note_written(printed)
+        printed.clear()
 
     shown = 0
-    for record in records:
-        if record is None:
-            sys.stdout.flush()
-            continue
-        try:
-            text = line(record)
-        except ClientError:
-            sys.stdout.flush()
-            refuse(records, NotTakenError())
-            raise
-        sys.stdout.buffer.write(text + b"\n")
-        shown += 1
-        if shown == max_records:
-            return
-
-
-def refuse(records: Iterator[FoundRecord | None], error: Exception) -> None:
-    """Report an error to the generator of records, so that the group reads again those that were not printed."""
-    with suppress(type(error)):
-        getattr(records, "throw")(error)  # noqa: B009  (a generator)
+    try:
+        for record in records:
+            if record is None:
+                flush()
+                continue
+            sys.stdout.buffer.write(line(record) + b"\n")
+            printed[record.topic, record.partition] = record.offset + 1
+            shown += 1
+            if shown == max_records:
+                return
+    finally:
+        flush()
 
 
 def tell(error: KafkaError) -> None:
