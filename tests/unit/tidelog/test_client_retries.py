@@ -10,10 +10,13 @@ import pytest
 
 from tidelog.client.admin.groups import describe_group
 from tidelog.client.admin.nodes import describe_log_dirs
+from tidelog.client.admin.offsets import log_ends
 from tidelog.client.admin.transactions import abort_in_partition, list_transactions
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import ClientError
 from tidelog.client.records.member import GroupMember
+from tidelog.commands.manage.group import parse_partitions
+from tidelog.commands.records.consume import list_partitions
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -26,6 +29,7 @@ from tidelog.protocol.messages import (
     describe_producers,
     join_group,
     list_groups,
+    list_offsets,
     offset_fetch,
     sync_group,
     write_txn_markers,
@@ -183,6 +187,32 @@ def test_a_partition_without_a_leader_hides_no_other_one() -> None:
     with pytest.raises(LeaderNotAvailableError, match=r"partitions \[1\] have no leader"):
         cluster.leaders("paid")
     assert cluster.leader("paid", 1) == ("broker", 1)
+
+
+@pytest.mark.parametrize(
+    "partitions",
+    [
+        lambda cluster: list_partitions(cluster, ("paid",), ()),
+        lambda cluster: list_partitions(cluster, ("paid",), (0, 1)),
+        lambda cluster: parse_partitions(cluster, ("paid",)),
+        lambda cluster: parse_partitions(cluster, ("paid:0,1",)),
+    ],
+    ids=["consume", "consume --partition", "group reset", "group reset TOPIC:N"],
+)
+def test_commands_wait_for_the_election_of_a_leader(partitions: Callable[[Cluster], list[tuple[str, int]]]) -> None:
+    found = list_offsets.ListOffsetsResponse(
+        topics=[
+            list_offsets.ListOffsetsTopicResponse(
+                name="paid",
+                partitions=[
+                    list_offsets.ListOffsetsPartitionResponse(partition_index=number, offset=9) for number in (0, 1)
+                ],
+            )
+        ]
+    )
+    broker = Broker([metadata(1, -1), metadata(1, -1), metadata(1, 1), found])
+    cluster = Cluster("broker:1", 60.0, connect=lambda _: cast(Any, broker))
+    assert log_ends(cluster, partitions(cluster)) == {("paid", 0): 9, ("paid", 1): 9}
 
 
 @pytest.mark.parametrize("allow_silent_leaders", [True, False])

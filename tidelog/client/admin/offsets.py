@@ -56,8 +56,8 @@ def offsets_from(cluster: Cluster, partitions: Iterable[TopicPartition], time_ms
 
 
 def partitions_of(cluster: Cluster, topic: str) -> list[TopicPartition]:
-    """List the partitions of a topic. Raises ClientError, KafkaError."""
-    return [(topic, number) for number in range(len(cluster.leaders(topic)))]
+    """List the partitions of a topic, with and without leaders. Raises ClientError, KafkaError."""
+    return [(topic, number) for number in range(cluster.partition_count(topic))]
 
 
 def group_by_leader(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[Address, dict[str, list[int]]]:

@@ -187,9 +187,10 @@ def reset(
 
 def parse_partitions(cluster: Cluster, texts: tuple[str, ...]) -> list[TopicPartition]:
     """Parse ``TOPIC`` and ``TOPIC:0,1``. Raises UsageError, ClientError, and KafkaError, also if a partition does not
-    exist or has no leader.
+    exist.
     """
     from tidelog.client.admin.offsets import partitions_of
+    from tidelog.client.cluster import ensure_partition
 
     partitions: list[TopicPartition] = []
     for text in texts:
@@ -200,7 +201,7 @@ def parse_partitions(cluster: Cluster, texts: tuple[str, ...]) -> list[TopicPart
         for number in numbers.split(","):
             if not (number.isascii() and number.isdecimal() and len(number) <= _MAX_DIGITS):
                 raise click.UsageError(f"--topic {text!r}: expected TOPIC or TOPIC:0,1")
-            cluster.leader(topic, int(number))
+            ensure_partition(cluster, topic, int(number))
             partitions.append((topic, int(number)))
     return partitions
 

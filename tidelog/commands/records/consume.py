@@ -203,12 +203,13 @@ def tell(error: KafkaError) -> None:
 
 
 def list_partitions(cluster: Cluster, topics: tuple[str, ...], partitions: tuple[int, ...]) -> list[TopicPartition]:
-    """List the partitions that are read. Raises ClientError, KafkaError."""
+    """List the partitions that are read, with and without leaders. Raises ClientError, KafkaError."""
     from tidelog.client.admin.offsets import partitions_of
+    from tidelog.client.cluster import ensure_partition
 
     if not partitions:
         return [topic_partition for topic in topics for topic_partition in partitions_of(cluster, topic)]
     named = [(topic, number) for topic in topics for number in partitions]
-    for topic_partition in named:
-        cluster.leader(*topic_partition)
+    for topic, number in named:
+        ensure_partition(cluster, topic, number)
     return named
