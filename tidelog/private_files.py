@@ -40,6 +40,10 @@ def _escape_sign(sign: str) -> str:
 
 
 def write_privately(path: Path, text: str) -> None:
-    """Write a file that only its owner can read. A file that exists keeps its mode."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+    """Write a new file that only its owner can read, in place of one that exists. Raises OSError.
+
+    The old file may be readable by others, or open in another process: it is removed, and does not get the text.
+    """
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
