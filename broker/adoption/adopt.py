@@ -78,6 +78,10 @@ COPY_BYTES = 4 * 1024 * 1024
 Progress = Callable[[str], None]
 
 
+class UnsyncedError(Exception):
+    """The sync of the commit failed: the next start has all topics or none of them. The message has the reason."""
+
+
 @dataclass(slots=True)
 class AdoptedOffsets:
     """Offsets of the staged partitions, for the checkpoint files, and the id and next leader epoch of each topic."""
@@ -90,8 +94,8 @@ class AdoptedOffsets:
 
 
 def carry_out(file_system: FileSystem, time: Time, plan: AdoptionPlan, progress: Progress) -> None:
-    """Carry a plan out. Raises AdoptionError, and KafkaStorageError when the disk fails; no topic is added then. Only
-    after a failed sync of the commit, the last step, it is not known whether the topics were added.
+    """Carry a plan out. Raises AdoptionError, and KafkaStorageError when the disk fails; no topic is added then. Raises
+    UnsyncedError if the sync of the commit, the last step, fails: it is not known whether the topics were added.
     """
     if plan.problems:
         raise AdoptionError("the plan has problems; nothing was taken over")
@@ -111,7 +115,10 @@ class Adoption:
         self._adopted = AdoptedOffsets()
 
     def run(self) -> None:
-        """Carry the plan out, after removing what an interrupted run left."""
+        """Carry the plan out, after removing what an interrupted run left.
+
+        After an UnsyncedError the journal stays: the next run removes the partitions if their topics were lost.
+        """
         target = self._options.target
         self._make_durable(os.path.abspath(target))
         if not any(lock.path == os.path.join(target, LOCK_FILE) for lock in self._plan.locks):
@@ -135,7 +142,8 @@ class Adoption:
                 raise
             self._finish(was_clean=was_clean)
         finally:
-            controller.close()
+            with only_reporting(self._progress):
+                controller.close()
 
     def _open_controller(self) -> EmbeddedController:
         """Open the target's metadata log, which is converted first if an older version of Tidelog wrote it. Raises
@@ -150,13 +158,11 @@ class Adoption:
     def _finish(self, *, was_clean: bool) -> None:
         """Write the clean-shutdown marker and remove the staging directory. A failure is only reported: without
         the marker the next start recovers every log, and the next run removes the directory."""
-        try:
+        with only_reporting(self._progress):
             if was_clean:
                 write_clean_shutdown(self._file_system, self._options.target, 0)
             self._file_system.remove_directory(self._staging)
             self._file_system.sync_directory(self._options.target)
-        except KafkaStorageError as error:
-            self._progress(f"note: {error}")
 
     def _make_durable(self, directory: str) -> None:
         """Create a directory and its missing parents, so that they survive a power loss."""
@@ -192,6 +198,7 @@ class Adoption:
             for name in decode_json(self._file_system.read_file(journal)):
                 if controller.image.topic_by_name(TopicPartition.parse(name).topic) is None:
                     self._file_system.remove_directory(os.path.join(self._options.target, name))
+            self._file_system.sync_directory(self._options.target)  # a power loss may not remove the journal alone
         self._file_system.remove_directory(self._staging)
 
     def _check_names_are_free(self) -> None:
@@ -306,7 +313,10 @@ class Adoption:
         if identity is not None:
             write_meta_properties(self._file_system, target, identity)
         controller.commit(records)
-        controller.sync()
+        try:
+            controller.sync()
+        except KafkaStorageError as error:
+            raise UnsyncedError(str(error)) from error
 
     def _merge(self, name: str, offsets: dict[TopicPartition, int]) -> None:
         """Replace the entries of all staged partitions in the checkpoint file ``name`` by ``offsets``."""
@@ -351,6 +361,16 @@ class Adoption:
         for resource, texts in wanted.items():
             if resource not in known.configs:
                 yield from config_records(resource, {}, texts)
+
+
+@contextlib.contextmanager
+def only_reporting(progress: Progress) -> Iterator[None]:
+    """Report a failure of the disk inside ``with``, where it changes no result; a closed output is ignored."""
+    try:
+        yield
+    except KafkaStorageError as error:
+        with contextlib.suppress(OSError):
+            progress(f"note: {error}")
 
 
 def _access_records(source: MetadataImage, known: MetadataImage) -> Iterator[VersionedRecord]:

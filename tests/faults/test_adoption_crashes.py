@@ -12,7 +12,7 @@ import pytest
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
 from tests.support.kafka_directories import KafkaDirectory
 from tests.support.logs import NOW_MS
-from tidelog.broker.adoption.adopt import carry_out
+from tidelog.broker.adoption.adopt import UnsyncedError, carry_out
 from tidelog.broker.adoption.plan import AdoptionError, AdoptionOptions, make_plan
 from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
 from tidelog.log.check import check_directory
@@ -112,9 +112,38 @@ def test_a_full_disk_shows_nothing_and_a_later_run_does(source: Path, tmp_path: 
         disk.fail_at[number] = errno.ENOSPC
         try:
             adopt(disk, source, root / "data")
-        except (AdoptionError, KafkaStorageError):
+        except (AdoptionError, KafkaStorageError, UnsyncedError):
             refused += 1
             if shown(root / "data") == set():  # or all: what failed then is the end, after the one commit
                 adopt(disk, source, root / "data")
         assert_whole(root / "data")
     assert refused > len(numbers) / 2
+
+
+@pytest.mark.parametrize("power_loss", [False, True], ids=["no power loss", "power loss"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_failed_call_is_reported_as_what_it_left(source: Path, tmp_path: Path, error: int, power_loss: bool) -> None:
+    """Nothing was taken over, or all, or it is unknown; the next run goes on in each case."""
+    outcomes = set()
+    total = steps(source, tmp_path / "count")
+    for number in {*range(total % 5, total, 5), *range(total - 25, total)}:
+        root = tmp_path / str(number)
+        root.mkdir()
+        disk = FaultyFileSystem(str(root), number)
+        disk.fail_at[number] = error
+        outcome = "all"
+        try:
+            adopt(disk, source, root / "data")
+        except UnsyncedError:
+            outcome = "unknown"
+        except (AdoptionError, KafkaStorageError):
+            outcome = "nothing"
+        outcomes.add(outcome)
+        if power_loss:
+            disk.crash(torn=True, keep_names=number % 2 == 0)
+        whole = set(TOPICS)
+        possible: dict[str, list[set[str]]] = {"all": [whole], "nothing": [set()], "unknown": [set(), whole]}
+        assert shown(root / "data") in possible[outcome], f"{outcome} at step {number}"
+        adopt(OsFileSystem(), source, root / "data")
+        assert_whole(root / "data")
+    assert outcomes == {"all", "nothing", "unknown"}

@@ -158,7 +158,9 @@ class FaultyFileSystem:
         self.kill()
         if keep_names:
             images = {
-                path: self._image(path, inode, torn) for path, inode in self._inodes.items() if os.path.exists(path)
+                path: self._image(path, inode, torn)
+                for path, inode in self._inodes.items()
+                if path.startswith(self._root + os.sep) and os.path.exists(path)
             }
         else:
             images = {}
@@ -166,7 +168,8 @@ class FaultyFileSystem:
                 for name, inode in names.items():
                     if inode is not None:
                         images[os.path.join(directory, name)] = self._image(self._path_of(inode), inode, torn)
-        directories = [path for path in self._durable if keep_names or self._is_durable(path)]
+        is_kept = os.path.isdir if keep_names else self._is_durable
+        directories = [path for path in self._durable if is_kept(path)]
         for name in os.listdir(self._root):
             path = os.path.join(self._root, name)
             shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.kafka_directories import CLUSTER_ID, KafkaDirectory
+from tidelog.broker.adoption.adopt import UnsyncedError
 from tidelog.cli import main
+from tidelog.protocol.errors import KafkaStorageError
 
 
 @pytest.fixture
@@ -119,3 +121,22 @@ def test_internal_topics_are_reported_in_one_line(
     lines = [line for line in capsys.readouterr().out.splitlines() if "__consumer_offsets" in line]
     assert len(lines) == 1
     assert lines[0].startswith("internal topics: __consumer_offsets (5 partitions), ")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (KafkaStorageError("full"), "tidelog adopt: full; nothing was taken over\n"),
+        (UnsyncedError("bad"), "tidelog adopt: bad; everything was taken over, or nothing: run the command again\n"),
+    ],
+)
+def test_an_error_says_what_was_taken_over(
+    source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    error: Exception, expected: str,
+) -> None:  # fmt: skip
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tidelog.broker.adoption.adopt.carry_out", fail)
+    assert main(["adopt", str(source.path), "--data-dir", str(tmp_path / "data")]) == 1
+    assert capsys.readouterr().err == expected

@@ -60,6 +60,7 @@ def command(
 
     DIR are the log.dirs of the stopped broker; give all of them.
     """
+    from tidelog.broker.adoption.adopt import UnsyncedError
     from tidelog.broker.adoption.plan import AdoptionError, AdoptionOptions
     from tidelog.protocol.errors import KafkaStorageError
 
@@ -75,8 +76,9 @@ def command(
         )
         plan, is_adopted = plan_and_adopt(options, dry_run=dry_run, as_json=as_json)
     except (AdoptionError, KafkaStorageError, OSError) as error:
-        print(f"tidelog adopt: {error}; nothing was taken over", file=sys.stderr)
-        return 1
+        return fail(f"{error}; nothing was taken over")
+    except UnsyncedError as error:
+        return fail(f"{error}; everything was taken over, or nothing: run the command again")
     if as_json:
         print_json(describe_plan(plan, is_adopted=is_adopted))
     else:
@@ -84,10 +86,16 @@ def command(
     return 1 if plan.problems else 0
 
 
+def fail(text: str) -> int:
+    """Print an error; return the exit code."""
+    print(f"tidelog adopt: {text}", file=sys.stderr)
+    return 1
+
+
 def plan_and_adopt(options: AdoptionOptions, *, dry_run: bool, as_json: bool) -> tuple[AdoptionPlan, bool]:
     """Plan an adoption and carry it out, unless it is a dry run, has problems or has no topics.
 
-    Returns the plan, and whether it was carried out. Raises AdoptionError, KafkaStorageError, OSError.
+    Returns the plan, and whether it was carried out. Raises AdoptionError, KafkaStorageError, OSError, UnsyncedError.
     """
     from tidelog.broker.adoption.adopt import carry_out
     from tidelog.broker.adoption.plan import make_plan
