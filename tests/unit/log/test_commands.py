@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -92,6 +95,42 @@ def test_check_tells_programs_of_each_partition(
 def test_check_of_a_missing_directory_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(check, str(tmp_path / "none")) == 2
     assert "none" in capsys.readouterr().err
+
+
+def refuse_listing(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse to list a directory, as the system does for another user's."""
+
+    def refuse(call: Callable[..., Any]) -> Callable[..., Any]:
+        def refusing(listed: str) -> Any:
+            if os.path.normpath(listed) == path:
+                raise PermissionError(errno.EACCES, "Permission denied", listed)
+            return call(listed)
+
+        return refusing
+
+    monkeypatch.setattr(os, "listdir", refuse(os.listdir))
+    monkeypatch.setattr(os, "scandir", refuse(os.scandir))
+
+
+@pytest.mark.parametrize(("given", "denied"), [("", ""), ("", "topic-0"), ("topic-0", "topic-0"), ("other", "other")])
+def test_check_of_a_directory_that_the_user_may_not_list_fails(
+    directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    given: str, denied: str,
+) -> None:  # fmt: skip
+    (tmp_path / "other").mkdir()
+    path = os.path.normpath(tmp_path / denied)
+    refuse_listing(path, monkeypatch)
+    assert run(check, str(tmp_path / given)) == 2
+    assert capsys.readouterr().err == f"tidelog check: list of {path} failed: Permission denied\n"
+
+
+def test_check_ignores_a_directory_without_a_partitions_name_that_the_user_may_not_list(
+    directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lost+found").mkdir()
+    refuse_listing(str(tmp_path / "lost+found"), monkeypatch)
+    assert run(check, str(tmp_path)) == 0
+    assert capsys.readouterr().out == f"{directory}: in order\n"
 
 
 def test_dump_prints_batches_records_and_entries(directory: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ directory.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from tidelog.commands.frame.output import print_json
 
 if TYPE_CHECKING:
     from tidelog.log.check import Finding
+    from tidelog.log.system.file_system import FileSystem
 
 LOCK_FILE = ".lock"
 
@@ -29,7 +31,7 @@ def command(*, directories_given: tuple[str, ...], quiet: bool, as_json: bool) -
     """Verify the logs of a stopped broker.
 
     Checks the checksums, offsets, indices and snapshots of a partition directory, or of all in a log directory. The
-    exit code is 1 when something is wrong.
+    exit code is 1 when something is wrong, 2 when something cannot be read.
     """
     from tidelog.log.check import check_directory
     from tidelog.log.system.file_system import OsFileSystem
@@ -45,7 +47,7 @@ def command(*, directories_given: tuple[str, ...], quiet: bool, as_json: bool) -
                 print(f"tidelog check: a broker runs on {os.path.dirname(path)}: stop it first", file=sys.stderr)
                 return 2
             locks.append(lock)
-        directories = partition_directories(directories_given)
+        directories = partition_directories(file_system, directories_given)
         found = ((directory, check_directory(file_system, directory)) for directory in directories)
         wrong = print_document(found) if as_json else print_lines(found, quiet=quiet)
         if not directories and not (quiet or as_json):
@@ -95,23 +97,26 @@ def lock_files(paths: Sequence[str]) -> list[str]:
     ]
 
 
-def partition_directories(paths: Sequence[str]) -> list[str]:
-    """List the partition directories below each log directory, and each other path itself."""
+def partition_directories(file_system: FileSystem, paths: Sequence[str]) -> list[str]:
+    """List the partition directories below each log directory, and each other path itself. Raises KafkaStorageError."""
     found = []
     for path in paths:
-        inside = [os.path.join(path, name) for name in sorted(os.listdir(path))] if os.path.isdir(path) else []
-        below = [entry for entry in inside if os.path.isdir(entry) and _is_partition(entry)]
+        names = file_system.list_names(path) if os.path.isdir(path) else []
+        inside = [os.path.join(path, name) for name in names]
+        below = [entry for entry in inside if os.path.isdir(entry) and _is_partition(file_system, entry)]
         is_log_directory = below or os.path.exists(os.path.join(path, "meta.properties"))
-        found += below if is_log_directory and not _has_segments(path) else [path]
+        found += below if is_log_directory and not _has_segments(names) else [path]
     return found
 
 
-def _is_partition(path: str) -> bool:
+def _is_partition(file_system: FileSystem, path: str) -> bool:
     """Return whether a directory has segments, or has a partition's name and is not empty.
 
-    False for deleted, stray and future ones.
+    False for deleted, stray and future ones, and for one without a partition's name that cannot be listed, such as
+    ``lost+found``. Raises KafkaStorageError.
     """
     from tidelog.log.files.topic_partition import TopicPartition
+    from tidelog.protocol.errors import KafkaStorageError
 
     name = os.path.basename(path)
     if name.endswith(("-delete", "-stray", "-future")):
@@ -119,13 +124,13 @@ def _is_partition(path: str) -> bool:
     try:
         TopicPartition.parse(name)
     except ValueError:
-        return _has_segments(path)
-    return bool(os.listdir(path))
+        with contextlib.suppress(KafkaStorageError):
+            return _has_segments(file_system.list_names(path))
+        return False
+    return bool(file_system.list_names(path))
 
 
-def _has_segments(path: str) -> bool:
+def _has_segments(names: Iterable[str]) -> bool:
     from tidelog.log.files.segment_names import base_offset_of
 
-    return os.path.isdir(path) and any(
-        name.endswith(".log") and base_offset_of(name) is not None for name in os.listdir(path)
-    )
+    return any(name.endswith(".log") and base_offset_of(name) is not None for name in names)
