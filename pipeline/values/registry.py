@@ -85,13 +85,11 @@ class Registry:
         return _load_schema(self.settings, number)
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
-        """List the schemas of a subject, the oldest first; empty if there is no such subject. Raises JobError,
-        ImportError."""
+        """List the schemas of a subject, the oldest first; empty if there is no such subject. Raises JobError."""
         return self._load_versions(subject, self._numbers(subject))
 
     def deleted_versions(self, subject: str) -> list[RegisteredSchema]:
-        """List the schemas whose versions were deleted softly: their ids can still be looked up. Raises JobError,
-        ImportError."""
+        """List the schemas whose versions were deleted softly: their ids can still be looked up. Raises JobError."""
         known = self._numbers(subject)
         return self._load_versions(
             subject, [number for number in self._numbers(subject, deleted=True) if number not in known]
@@ -100,16 +98,16 @@ class Registry:
     def _numbers(self, subject: str, *, deleted: bool = False) -> list[int]:
         """List the numbers of a subject's versions, with ``deleted`` also of those that were deleted."""
         try:
-            with _registry_errors(self.settings, f"subject {subject}"):
-                return sorted(_client(self.settings).get_versions(subject, deleted=deleted))
+            with _asking(self.settings, f"subject {subject}") as client:
+                return sorted(client.get_versions(subject, deleted=deleted))
         except UndecodableError:
             return []
 
     def _load_versions(self, subject: str, numbers: list[int]) -> list[RegisteredSchema]:
-        client, found = _client(self.settings), []
+        found = []
         try:
             for number in numbers:
-                with _registry_errors(self.settings, f"version {number} of subject {subject}"):
+                with _asking(self.settings, f"version {number} of subject {subject}") as client:
                     version = client.get_version(subject, number, deleted=True)
                 if version.schema_id is not None:
                     found.append(self.schema_by_id(version.schema_id))
@@ -118,18 +116,17 @@ class Registry:
         return found
 
     def latest_schema(self, subject: str) -> RegisteredSchema:
-        """Return the newest schema of a subject. Raises UndecodableError if there is none, JobError, ImportError."""
-        with _registry_errors(self.settings, f"subject {subject}"):
-            number = _client(self.settings).get_latest_version(subject).schema_id
+        """Return the newest schema of a subject. Raises UndecodableError if there is none, JobError."""
+        with _asking(self.settings, f"subject {subject}") as client:
+            number = client.get_latest_version(subject).schema_id
         assert number is not None
         return self.schema_by_id(number)
 
     def register(self, subject: str, kind: str, text: str) -> RegisteredSchema:
         """Register a schema under a subject, unless it has the schema already. Raises JobError."""
-        client = _client(self.settings)
-        from confluent_kafka.schema_registry import Schema
+        with _asking(self.settings, f"subject {subject}") as client:
+            from confluent_kafka.schema_registry import Schema
 
-        with _registry_errors(self.settings, f"subject {subject}"):
             return self.schema_by_id(client.register_schema(subject, Schema(text, kind)))
 
     def close(self) -> None:
@@ -179,16 +176,18 @@ def _varints(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def _registry_errors(settings: Settings, what: str) -> Iterator[None]:
-    """Turn errors of the client inside ``with`` into JobErrors, or UndecodableError if the registry does not have
-    ``what``.
+def _asking(settings: Settings, what: str) -> Iterator[SchemaRegistryClient]:
+    """Give the client, and turn its errors inside ``with`` into JobErrors, or UndecodableError if the registry does not
+    have ``what``.
 
     A 404 of another server, such as a gateway before a registry that is down, does not mean that ``what`` is missing.
+    Raises BadRequestError for wrong settings, MissingPackageError.
     """
+    client = _client(settings)  # before any import from its package, which may be missing
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
     try:
-        yield
+        yield client
     except (UndecodableError, JobError):
         raise
     except SchemaRegistryError as error:
@@ -234,6 +233,7 @@ def _check_urls(urls: str) -> None:
 
 @lru_cache(maxsize=4)
 def _client(settings: Settings) -> SchemaRegistryClient:
+    """Return the client of these settings. Raises BadRequestError, MissingPackageError."""
     try:
         from confluent_kafka.schema_registry import SchemaRegistryClient
     except ImportError as error:
@@ -252,8 +252,7 @@ def _client(settings: Settings) -> SchemaRegistryClient:
 
 @lru_cache(maxsize=1000)
 def _load_schema(settings: Settings, number: int) -> RegisteredSchema:
-    client = _client(settings)
-    with _registry_errors(settings, f"schema {number}"):
+    with _asking(settings, f"schema {number}") as client:
         # Only Protobuf has a serialized form beside its text; for other types the format is ignored. The client caches
         # a schema by its id, whatever its format.
         found = client.get_schema(number, fmt="serialized")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 import socket
+import sys
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.job_errors import BadRequestError, MissingPackageError
 from tidelog.pipeline.values import registry
 from tidelog.pipeline.values.registry import (
     MAX_DEPTH,
@@ -83,6 +85,26 @@ def test_a_registry_that_is_no_url_is_refused_without_its_login(url: str) -> Non
     with pytest.raises(BadRequestError, match="is no URL of http or https") as raised:
         Registry((("url", url),)).schema_by_id(1)
     assert "s3cret" not in str(raised.value)
+
+
+QUESTIONS: dict[str, Callable[[Registry], object]] = {
+    "schema_by_id": lambda one: one.schema_by_id(1),
+    "versions": lambda one: one.versions("orders-value"),
+    "deleted_versions": lambda one: one.deleted_versions("orders-value"),
+    "latest_schema": lambda one: one.latest_schema("orders-value"),
+    "register": lambda one: one.register("orders-value", "AVRO", "{}"),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("missing", ["cachetools", "confluent_kafka"])
+def test_without_the_extra_it_is_named(question: str, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "confluent_kafka"]:
+        monkeypatch.delitem(sys.modules, name)
+    absent: Any = None
+    monkeypatch.setitem(sys.modules, missing, absent)
+    with pytest.raises(MissingPackageError, match=r"is not installed: pip install 'tidelog\[registry\]'"):
+        QUESTIONS[question](Registry((("url", "http://127.0.0.1:1/no-client"),)))
 
 
 def test_connections_of_a_displaced_client_are_closed() -> None:
