@@ -11,6 +11,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tidelog.pipeline.errors import one_line
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.values.avro_bounds import AvroBounds
 from tidelog.pipeline.values.column_bounds import ColumnBounds
@@ -169,7 +170,7 @@ def parsed_avro(
     try:
         return fastavro.parse_schema(_remove_logical(decode_json(schema.text), logical), named_schemas=named)
     except (SchemaParseException, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise BadRequestError(f"schema {schema.id}: {error}, expected an Avro schema") from error
+        raise BadRequestError(f"schema {schema.id}: {one_line(error)}, expected an Avro schema") from error
 
 
 def _remove_logical(node: Any, kept: tuple[str, ...]) -> Any:
@@ -245,7 +246,7 @@ def _avro_reader(schema: RegisteredSchema) -> Reader:
         try:
             found = fastavro.schemaless_reader(stream, parsed, None)
         except (ValueError, TypeError, EOFError, IndexError, KeyError, ArithmeticError, StopIteration) as error:
-            raise UndecodableError(f"it is not of schema {schema.id}: {error or type(error).__name__}") from error
+            raise UndecodableError(f"it is not of schema {schema.id}: {one_line(error)}") from error
         if stream.tell() != len(payload):
             raise UndecodableError(f"bytes follow what schema {schema.id} describes")
         return found
@@ -261,7 +262,7 @@ def _json_type(schema: RegisteredSchema) -> pa.DataType:
     try:
         node = decode_json(schema.text)
     except ValueError as error:
-        raise BadRequestError(f"{what}: {error}, expected a JSON schema") from error
+        raise BadRequestError(f"{what}: {one_line(error)}, expected a JSON schema") from error
     return _json(node, what, ColumnBounds(what))
 
 
@@ -334,7 +335,7 @@ def read_json(payload: bytes) -> Any:
     try:
         found = decode_json(payload)
     except ValueError as error:
-        raise UndecodableError(f"it is not JSON: {error}") from error
+        raise UndecodableError(f"it is not JSON: {one_line(error)}") from error
     if not isinstance(found, dict):
         raise UndecodableError(f"it is not a JSON object, but {type(found).__name__}")
     return found
@@ -354,7 +355,9 @@ def protobuf_file(schema: RegisteredSchema) -> Any:
     try:
         return _FilePool(schema.id).add(schema, f"schema-{schema.id}.proto")
     except (ValueError, TypeError, DecodeError) as error:
-        raise BadRequestError(f"schema {schema.id}: {error}, expected the descriptor of a Protobuf file") from error
+        raise BadRequestError(
+            f"schema {schema.id}: {one_line(error)}, expected the descriptor of a Protobuf file"
+        ) from error
 
 
 class _FilePool:
@@ -523,7 +526,7 @@ def _protobuf_reader(schema: RegisteredSchema) -> Reader:
         try:
             return _convert_message(message_class.FromString(body))
         except DecodeError as error:
-            raise UndecodableError(f"it is not of schema {schema.id}: {error}") from error
+            raise UndecodableError(f"it is not of schema {schema.id}: {one_line(error)}") from error
 
     message_class = GetMessageClass(message_at(schema, [0]))
     return read

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from tidelog.pipeline.errors import one_line
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.values.avro_json import AvroJson
 from tidelog.pipeline.values.formats import checked_bounds, message_at, parsed_avro, protobuf_file
@@ -65,7 +66,7 @@ def _avro_form(schema: RegisteredSchema) -> JsonForm:
         try:
             found = form.json_of(parsed, schemaless_reader(stream, parsed, None, return_named_type=True))
         except _MISFITS as error:
-            raise UndecodableError(f"it is not of schema {schema.id}: {error or type(error).__name__}") from error
+            raise UndecodableError(f"it is not of schema {schema.id}: {one_line(error)}") from error
         if stream.tell() != len(payload):
             raise UndecodableError(f"bytes follow what schema {schema.id} describes")
         return found
@@ -75,7 +76,7 @@ def _avro_form(schema: RegisteredSchema) -> JsonForm:
         try:
             fastavro.schemaless_writer(stream, parsed, form.datum_of(parsed, value))
         except _MISFITS as error:
-            reason = f"it is not of schema {schema.id} in Avro's JSON form: {error or type(error).__name__}"
+            reason = f"it is not of schema {schema.id} in Avro's JSON form: {one_line(error)}"
             raise UndecodableError(reason) from error
         return stream.getvalue()
 
@@ -100,13 +101,13 @@ def _json_form(schema: RegisteredSchema) -> JsonForm:
         text = decode_json(schema.text)
         validator = validator_for(text, Draft7Validator)(text, registry=Registry().with_resources(known.items()))
     except _MISFITS as error:
-        raise BadRequestError(f"schema {schema.id}: {error}, expected a JSON schema") from error
+        raise BadRequestError(f"schema {schema.id}: {one_line(error)}, expected a JSON schema") from error
 
     def read(payload: bytes) -> Any:
         try:
             return decode_json(payload)
         except ValueError as error:
-            raise UndecodableError(f"it is not JSON: {error}") from error
+            raise UndecodableError(f"it is not JSON: {one_line(error)}") from error
 
     def write(value: Any) -> bytes:
         try:
@@ -115,7 +116,7 @@ def _json_form(schema: RegisteredSchema) -> JsonForm:
         except ValidationError as error:
             raise UndecodableError(f"it is not of schema {schema.id}: {error.message}") from error
         except (SchemaError, UnknownType, Unresolvable, re.error, *_MISFITS) as error:
-            raise UndecodableError(f"it cannot be checked by schema {schema.id}: {error}") from error
+            raise UndecodableError(f"it cannot be checked by schema {schema.id}: {one_line(error)}") from error
         return text.encode("utf-8", "backslashreplace")
 
     return JsonForm(read, write)
@@ -145,14 +146,14 @@ def _protobuf_form(schema: RegisteredSchema) -> JsonForm:
             message = GetMessageClass(message_at(schema, indices)).FromString(body)
             return json_format.MessageToDict(message, preserving_proto_field_name=True)
         except (DecodeError, json_format.Error, *_MISFITS) as error:  # as an Any of no known type
-            raise UndecodableError(f"it is not of schema {schema.id}: {error}") from error
+            raise UndecodableError(f"it is not of schema {schema.id}: {one_line(error)}") from error
 
     def write(value: Any) -> bytes:
         message = GetMessageClass(message_at(schema, [0]))()
         try:
             json_format.ParseDict(value, message)
         except (json_format.Error, *_MISFITS) as error:
-            raise UndecodableError(f"it is not of schema {schema.id}: {error}") from error
+            raise UndecodableError(f"it is not of schema {schema.id}: {one_line(error)}") from error
         return FIRST_MESSAGE + bytes(message.SerializeToString())
 
     return JsonForm(read, write)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from weakref import finalize
 
+from tidelog.pipeline.errors import one_line
 from tidelog.pipeline.job_errors import REGISTRY_INSTALL, BadRequestError, JobError, missing_package_error
 from tidelog.protocol.urls import write_url
 
@@ -193,7 +194,7 @@ def _asking(settings: Settings, what: str) -> Iterator[SchemaRegistryClient]:
     except SchemaRegistryError as error:
         if error.error_code in _NOT_FOUND:
             raise UndecodableError(f"the registry has no {what}") from error
-        raise JobError(f"schema registry {_hosts_of(settings)}, {what}: {error}") from error
+        raise JobError(f"schema registry {_hosts_of(settings)}, {what}: {one_line(error)}") from error
     except _client_errors() as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise JobError(f"schema registry {_hosts_of(settings)}, {what}: {reason}") from error
@@ -244,7 +245,7 @@ def _client(settings: Settings) -> SchemaRegistryClient:
         given = {name: int(text) if name in _NUMBERS else text for name, text in settings}
         client = SchemaRegistryClient({"timeout": TIMEOUT_S, **given})
     except (ValueError, TypeError) as error:
-        raise BadRequestError(f"schema registry: {error}") from error
+        raise BadRequestError(f"schema registry: {one_line(error)}") from error
     # A client that left this cache may still be in use: its connections close with the last reference to it.
     finalize(client, client._rest_client.session.close)
     return client

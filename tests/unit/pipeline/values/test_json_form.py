@@ -76,19 +76,33 @@ def test_encoded_values_are_decoded_to_themselves(schema: RegisteredSchema, valu
         (JSON, {"m": 1}),
         (protobuf(), {"whole_number": "a"}),
         (protobuf(), {"nothing": 1}),
+        (protobuf(), {"no\nthing": 1}),
+        (protobuf(), {"whole_number": "a\nb"}),
         (protobuf(), 3),
+        (AVRO, {**ORDER, "a\nb": 1}),
+        (AVRO, {**ORDER, "note": {"a\nb": 1}}),
+        (RegisteredSchema(12, "AVRO", '{"type": "enum", "name": "E", "symbols": ["A"]}'), "a\nb"),
+        (RegisteredSchema(13, "AVRO", '["null", "long"]'), {"a\nb": 1}),
+        (JSON, {"a\nb": 1}),
+        (RegisteredSchema(14, "JSON", '{"enum": ["a\\nb"], "description": "a\\nb"}'), "c"),
+        (RegisteredSchema(15, "JSON", '{"type": "a\\nb"}'), "c"),
+        (RegisteredSchema(16, "JSON", '{"$ref": "#/a\\nb"}'), "c"),
+        (RegisteredSchema(17, "JSON", '{"pattern": "a\\n("}'), "c"),
     ],
 )
 def test_a_value_that_does_not_fit_the_schema_is_not_encoded(schema: RegisteredSchema, value: Any) -> None:
-    with pytest.raises(UndecodableError, match=f"schema {schema.id}"):
+    """The error is one line."""
+    with pytest.raises(UndecodableError, match=f"schema {schema.id}") as raised:
         json_form(schema).write(value)
+    assert len(str(raised.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("schema", [AVRO, JSON, protobuf()])
 @pytest.mark.parametrize("payload", [b"", b"\xff", b"\xff" * 40])
 def test_bytes_that_do_not_fit_the_schema_are_not_decoded(schema: RegisteredSchema, payload: bytes) -> None:
-    with pytest.raises(UndecodableError):
+    with pytest.raises(UndecodableError) as raised:
         json_form(schema).read(payload)
+    assert len(str(raised.value).splitlines()) == 1
 
 
 def test_bytes_after_a_value_are_an_error() -> None:
@@ -124,16 +138,28 @@ def test_a_value_that_cannot_be_validated_or_is_no_json_is_not_encoded(text: str
         json_form(RegisteredSchema(11, "JSON", text)).write(value)
 
 
+TWICE = descriptor_pb2.FileDescriptorProto(name="t.proto", package="shop")
+TWICE.message_type.add(name="First")
+TWICE.message_type.add(name="First")
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
         ("AVRO", '{"type": "nothing"}'),
         ("AVRO", '{"type": {"type": 1}}'),
         ("AVRO", '{"type": "record"}'),
+        ("AVRO", '{"type": "no\\nthing"}'),
+        ("AVRO", '{"type": "enum", "name": "E", "symbols": ["a\\nb"]}'),
         ("JSON", "{"),
+        ("JSON", '{"$schema": "a\\nb", "$id": "a\\nb"'),
         ("THRIFT", ""),
+        ("PROTOBUF", "e30="),
+        ("PROTOBUF", base64.b64encode(TWICE.SerializeToString()).decode()),
     ],
 )
 def test_an_invalid_schema_is_refused(kind: str, text: str) -> None:
-    with pytest.raises(BadRequestError, match="schema 1"):
+    """The error is one line."""
+    with pytest.raises(BadRequestError, match="schema 1") as raised:
         json_form(RegisteredSchema(1, kind, text))
+    assert len(str(raised.value).splitlines()) == 1
