@@ -1,8 +1,8 @@
-"""The check of Avro schemas for values that are far larger or deeper when decoded than their bytes.
+"""The check of Avro schemas for values that are far larger when decoded than their bytes.
 
 Items such as nulls take no bytes, so an array of 6 bytes may decode to 2^31 of them. A record of two records, each of
-two records, and so on for thirty levels, decodes to 2^30 nulls from no bytes. A type that contains itself is read by
-recursive calls, for which a thread's stack may be too small. A *node* below is a value or any part of it.
+two records, and so on for thirty levels, decodes to 2^30 nulls from no bytes. A record of 900 nulls that may contain
+itself twice decodes to 450 nulls from each byte. A *node* below is a value or any part of it.
 """
 
 from __future__ import annotations
@@ -25,34 +25,39 @@ class AvroBounds:
         self._named = named
         self._done: set[str] = set()
         self._excesses: dict[str, int] = {}
-        self.is_recursive = False
+        self._open: set[str] = set()
+        """Records whose excess is being computed. Within itself a record counts 0: if its excess is larger then, its
+        values have no bound."""
+        self._recursive: set[str] = set()
+        """Records that contain themselves."""
         self.is_inflated = self._excess(parsed) > FREE_NODES
         """Whether few bytes may decode to any number of items or fields."""
-        self._walk(parsed, ())
+        self._walk(parsed)
 
-    def _walk(self, node: Any, around: tuple[str, ...]) -> None:
+    def _walk(self, node: Any) -> None:
         if isinstance(node, list):
             for one in node:
-                self._walk(one, around)
+                self._walk(one)
         elif isinstance(node, str):
             if node not in PRIMITIVES:
-                self._walk_named(node, around)
+                self._walk_named(node)
         elif node["type"] in RECORDS:
-            self._walk_named(node["name"], around)
+            self._walk_named(node["name"])
         elif node["type"] == "array":
             self.is_inflated |= self._excess(node["items"]) > 0
-            self._walk(node["items"], around)
+            self._walk(node["items"])
         elif node["type"] == "map":
             self.is_inflated |= self._excess(node["values"]) > NODES_PER_BYTE  # a key has a byte
-            self._walk(node["values"], around)
+            self._walk(node["values"])
 
-    def _walk_named(self, name: str, around: tuple[str, ...]) -> None:
-        if name in around:
-            self.is_recursive = True
-        elif name not in self._done:
-            for field in self._named[name].get("fields", ()):
-                self._walk(field["type"], (*around, name))
-            self._done.add(name)
+    def _walk_named(self, name: str) -> None:
+        if name in self._done:
+            return
+        self._done.add(name)
+        for field in self._named[name].get("fields", ()):
+            self._walk(field["type"])
+        # An excess of a record that contains itself counts for each of them, of which a value may have any number.
+        self.is_inflated |= name in self._recursive and self._excesses[name] > 0
 
     def _excess(self, node: Any) -> int:
         """Return the most nodes without bytes that a value may have beyond NODES_PER_BYTE for each of its bytes."""
@@ -66,8 +71,12 @@ class AvroBounds:
         return 1 if kind == "null" or (kind == "fixed" and not node["size"]) else -NODES_PER_BYTE
 
     def _excess_of_record(self, name: str) -> int:
+        if name in self._open:
+            self._recursive.add(name)
+            return 0
         if name not in self._excesses:
-            self._excesses[name] = 0  # for a record that contains itself
+            self._open.add(name)
             fields = self._named[name]["fields"]
             self._excesses[name] = 1 + sum(self._excess(field["type"]) for field in fields)
+            self._open.remove(name)
         return self._excesses[name]

@@ -189,8 +189,8 @@ def _remove_logical(node: Any, kept: tuple[str, ...]) -> Any:
     }
 
 
-def checked_bounds(schema: RegisteredSchema, parsed: Any, named: Mapping[str, Any]) -> AvroBounds:
-    """Return the bounds of a schema that ``parsed_avro`` parsed, with its ``named`` types.
+def check_bounds(schema: RegisteredSchema, parsed: Any, named: Mapping[str, Any]) -> None:
+    """Check a schema that ``parsed_avro`` parsed, with its ``named`` types.
 
     Raises BadRequestError if few bytes may decode to any number of items or fields, or types are nested too deeply.
     """
@@ -200,7 +200,6 @@ def checked_bounds(schema: RegisteredSchema, parsed: Any, named: Mapping[str, An
         raise BadRequestError(f"schema {schema.id}: its types are nested too deeply") from None
     if bounds.is_inflated:
         raise BadRequestError(f"schema {schema.id}: a few bytes may decode to any number of items or fields")
-    return bounds
 
 
 _DECIMAL = "decimal-of-its-precision"
@@ -237,7 +236,7 @@ def _avro_reader(schema: RegisteredSchema) -> Reader:
 
     named: dict[str, Any] = {}
     parsed = parsed_avro(schema, named, set())
-    checked_bounds(schema, parsed, named)
+    check_bounds(schema, parsed, named)
     _read_own_decimals([parsed, *named.values()])
     LOGICAL_READERS.update({f"{kind}-{_DECIMAL}": _read_decimal for kind in ("bytes", "fixed")})
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tidelog.pipeline.errors import one_line
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.values.avro_json import AvroJson
-from tidelog.pipeline.values.formats import checked_bounds, message_at, parsed_avro, protobuf_file
+from tidelog.pipeline.values.formats import check_bounds, message_at, parsed_avro, protobuf_file
 from tidelog.pipeline.values.registry import MAGIC, RegisteredSchema, UndecodableError, read_indices
 from tidelog.protocol.foreign_text import decode_json
 
@@ -26,14 +26,11 @@ FIRST_MESSAGE = b"\0"
 
 class JsonForm(NamedTuple):
     """A function from payload to JSON and one back. Both raise UndecodableError for a value that does not match the
-    schema; for a JSON schema ``read`` checks only that the payload is JSON.
-
-    ``is_recursive``: the schema is Avro, and has a type that contains itself. So a payload may nest to any depth.
+    schema, or is nested too deeply; for a JSON schema ``read`` checks only that the payload is JSON.
     """
 
     read: Callable[[bytes], Any]
     write: Callable[[Any], bytes]
-    is_recursive: bool = False
 
 
 @lru_cache(maxsize=100)
@@ -59,7 +56,8 @@ def _avro_form(schema: RegisteredSchema) -> JsonForm:
 
     named: dict[str, Any] = {}
     parsed = parsed_avro(schema, named, set(), logical=())
-    bounds, form = checked_bounds(schema, parsed, named), AvroJson(named)
+    check_bounds(schema, parsed, named)
+    form = AvroJson(named)
 
     def read(payload: bytes) -> Any:
         stream = io.BytesIO(payload)
@@ -80,7 +78,7 @@ def _avro_form(schema: RegisteredSchema) -> JsonForm:
             raise UndecodableError(reason) from error
         return stream.getvalue()
 
-    return JsonForm(read, write, bounds.is_recursive)
+    return JsonForm(read, write)
 
 
 _MISFITS = (

@@ -3,8 +3,8 @@
     page's thread   decode: the id in a value's first bytes -> its schema -> the value
     loop thread     the registry's state, which is read from ``_schemas`` for the first value
 
-A value that does not fit its schema is shown as plain bytes. So is a value of a type that contains itself: a hostile
-value could need more stack than a thread has, and crash the broker's process.
+A value that does not fit its schema is shown as plain bytes. So is one that is nested more deeply than Python's
+recursion limit allows. No value is decoded by a schema that lets few bytes stand for any number of items or fields.
 """
 
 from __future__ import annotations
@@ -120,11 +120,10 @@ def decode(content: bytes, schema_of: Callable[[int], RegisteredSchema | None]) 
 
 
 def form_of(schema: RegisteredSchema) -> JsonForm | None:
-    """Return the JSON form of a schema; None if there is none that is safe in a broker, or a package is missing."""
+    """Return the JSON form of a schema; None if there is none, or a package is missing."""
     try:
         from tidelog.pipeline.values.json_form import json_form
 
-        form = json_form(schema)
+        return json_form(schema)
     except (BadRequestError, ImportError):
         return None
-    return None if form.is_recursive else form

@@ -21,7 +21,10 @@ DEEP = RegisteredSchema(
 )
 BROKEN = RegisteredSchema(4, "AVRO", '{"type": "nothing"}')
 PLAIN = RegisteredSchema(5, "JSON", "{}")
-KNOWN = {one.id: one for one in (TEXT, NULLS, DEEP, BROKEN, PLAIN)}
+BRANCHES = [{"name": name, "type": ["null", "T"]} for name in ("left", "right")]
+FREE_FIELDS = [{"name": f"f{number}", "type": "null"} for number in range(900)]
+TREE = RegisteredSchema(6, "AVRO", json.dumps({"type": "record", "name": "T", "fields": [*BRANCHES, *FREE_FIELDS]}))
+KNOWN = {one.id: one for one in (TEXT, NULLS, DEEP, BROKEN, PLAIN, TREE)}
 
 
 def value(number: int, payload: bytes) -> bytes:
@@ -38,15 +41,17 @@ def value(number: int, payload: bytes) -> bytes:
         (value(4, b"\x02a"), None),
         (value(2, b"\xff\xff\xff\x7f\x00"), None),
         (value(3, b"\x02" * MAX_BYTES), None),
-        (value(3, b"\x00"), None),
+        (value(3, b"\x02" * (MAX_BYTES - 5)), None),
+        (value(3, b"\x02\x00"), DecodedValue({"rest": {"L": {"rest": None}}}, "avro, schema 3")),
+        (value(6, b"\x00\x00"), None),
         (value(5, b'"' + b"a" * MAX_BYTES + b'"'), None),
         (value(5, b"[" * 50_000), None),
         (b"\0\0\0", None),
         (b"paid", None),
         (b"", None),
     ],
-    ids=["avro", "json", "cut", "unknown", "no schema", "free items", "deep", "recursive", "large", "nested", "short",
-         "text", "empty"],
+    ids=["avro", "json", "cut", "unknown", "no schema", "free items", "large and deep", "deep", "recursive",
+         "free fields", "large", "nested", "short", "text", "empty"],
 )  # fmt: skip
 def test_a_value_without_a_known_schema_stays_bytes(content: bytes, expected: DecodedValue | None) -> None:
     assert decode(content, KNOWN.get) == expected

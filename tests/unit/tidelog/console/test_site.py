@@ -142,7 +142,7 @@ async def test_values_are_decoded_by_the_schemas_that_they_name(tmp_path: Path) 
         for form in ("", "&format=schema"):
             page = (await get(asked, f"/topics/orders/records?offset=0{form}")).body.decode()
             assert page.count("{&#34;note&#34;: &#34;&lt;b&gt;x&#34;}") == 1
-            assert "00 00 00 00 08 00" in page, "a type that contains itself is not decoded in the broker"
+            assert page.count("{&#34;rest&#34;: null}") == 1
             assert "00 00 00 00 09 00" in page
         whole = (await get(asked, "/topics/orders/records/0/0")).body.decode()
         assert "avro, schema 7" in whole
