@@ -13,6 +13,7 @@ written and how it grows.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 #: A file ends with the slice that reaches the wanted bytes of the log. It ends before a slice that would lead beyond
 #: this multiple of them.
 FILE_TOLERANCE = 1.25
+_MAX_NAME = 255
+"""Longest name in a directory, on most file systems. Object stores allow longer ones, but a table may be copied."""
+_TOPIC_BEGINNING = 80
+"""With the longest suffix, of a run, an attempt and an hour, a name then has 250 characters."""
 _SPLIT_MICROSECONDS = {"hour": 3_600_000_000, "day": 86_400_000_000}
 
 
@@ -150,9 +155,19 @@ class DeadLetters:
 
 
 def file_name(topic: str, topic_id: bytes | None, partition: int, offsets: tuple[int, ...], suffix: str = "") -> str:
-    """Make the name ``<topic>-<topic id>-<partition>-<start>[-<end>]<suffix>.parquet``, offsets in 20 digits."""
+    """Make the name ``<topic>-<topic id>-<partition>-<start>[-<end>]<suffix>.parquet``, offsets in 20 digits.
+
+    A name that is too long for a directory has ``short_topic``.
+    """
     numbers = "-".join(f"{offset:020d}" for offset in offsets)
-    return f"{topic}-{id_text(topic_id)}-{partition}-{numbers}{suffix}.parquet"
+    rest = f"-{id_text(topic_id)}-{partition}-{numbers}{suffix}.parquet"
+    return f"{topic if len(topic) + len(rest) <= _MAX_NAME else short_topic(topic)}{rest}"
+
+
+def short_topic(topic: str) -> str:
+    """Return the beginning of a topic's name with a hash of the whole name, for names of files that would be too
+    long."""
+    return f"{topic[:_TOPIC_BEGINNING]}-{hashlib.sha256(topic.encode()).hexdigest()[:32]}"
 
 
 def write_file(plan: FilePlan) -> FileResult:
@@ -226,12 +241,12 @@ def _write_split(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tup
     numbers = table.column("timestamp").cast(pa.int64()).to_numpy() // _SPLIT_MICROSECONDS[plan.split_by]
     files, largest = [], -1
     for number in np.unique(numbers).tolist():
-        name = f"{plan.name.removesuffix('.parquet')}-{plan.split_by[0]}{number}.parquet"
-        path = os.path.join(plan.staging, DATA, name)
+        part = replace(plan, suffix=f"{plan.suffix}-{plan.split_by[0]}{number}")
+        path = _staged_path(part)
         writer = RowWriter(path, table.schema, _origin(plan), plan.store)
         writer.write(table.filter(pa.array(numbers == number)).to_batches())
         writer.close()
-        files.append(replace(table_file(plan, path, writer.rows), name=name))
+        files.append(table_file(part, path, writer.rows))
         largest = max(largest, writer.largest_timestamp)
     return tuple(files), largest
 

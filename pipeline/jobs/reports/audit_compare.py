@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tidelog.pipeline.audit.table import ComparePlan, DeltaRows, IcebergRows, Letters, Rows
 from tidelog.pipeline.errors import TopicRecreatedError
+from tidelog.pipeline.export.file import short_topic
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, UPSERT, ExportTable, Manifest, PartitionState, id_text
 from tidelog.pipeline.files.remote import is_remote
 from tidelog.pipeline.job_errors import BadRequestError
@@ -146,7 +147,7 @@ def _letters_in(letters: Letters, directory: PartitionDirectory, begin: int, end
 
 
 def _is_in(match: re.Match[str], directory: PartitionDirectory, begin: int, end: int) -> bool:
-    is_here = (match["topic"], int(match["partition"])) == (directory.topic, directory.partition)
+    is_here = _is_named(match, directory.topic) and int(match["partition"]) == directory.partition
     return is_here and int(match["start"]) < end and begin < int(match["end"])
 
 
@@ -265,4 +266,8 @@ class _SnapshotTable:
 def _match_names(files: Iterable[str], topic: str) -> list[re.Match[str]]:
     """Match the names of a topic's files that still have the name of an export."""
     matches = (_FILE.fullmatch(os.path.basename(file)) for file in files)
-    return [match for match in matches if match is not None and match["topic"] == topic]
+    return [match for match in matches if match is not None and _is_named(match, topic)]
+
+
+def _is_named(match: re.Match[str], topic: str) -> bool:
+    return match["topic"] in (topic, short_topic(topic))

@@ -75,6 +75,14 @@ def test_each_commit_is_a_version_and_each_record_is_there_once(data: DataDirect
     assert rows.get_column("key")[0] == b"key-0"
 
 
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_topics_of_any_length_are_exported_and_audited(data: DataDirectory, mode: str) -> None:
+    for ending in ("rest", "more"):
+        fill(data.log("orders." * 35 + ending), 3)
+    assert run(data, mode=mode).rows > 0
+    assert not audit(None, AuditRequest(data.source(), table_of(data))).is_wrong
+
+
 def test_other_writers_may_delete_compact_and_forget(data: DataDirectory) -> None:
     fill(data.log("orders"), 4)
     run(data, file_bytes=1000, commit_files=1)

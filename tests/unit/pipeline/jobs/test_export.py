@@ -85,6 +85,22 @@ def test_files_are_named_by_topic_id_partition_and_first_offset_and_cover_the_ra
     assert ends[-1] == 500
 
 
+@pytest.mark.parametrize("split_by", ["", "hour"])
+def test_topics_of_any_length_are_exported(data: DataDirectory, split_by: str) -> None:
+    first, second = "orders." * 35 + "rest", "orders." * 35 + "more"
+    assert len(first) == 249
+    written = {topic: fill(data.log(topic), 3) for topic in (first, second)}
+    run(data, split_by=split_by)
+    for topic, records in written.items():
+        records += fill(data.log(topic), 3)
+    files = run(data, split_by=split_by).manifest.files
+    assert {file.topic for file in files} == {first, second}
+    assert split_by or len(files) == 2, "a small file grows"
+    rows = rows_of(request_for(data))
+    for topic, records in written.items():
+        assert shown([row for row in rows if row["topic"] == topic]) == expected(records)
+
+
 def test_the_same_range_gives_the_same_files_byte_for_byte(data: DataDirectory, tmp_path: Path) -> None:
     fill(data.log("orders"), 60, compression=4)
     for name in ("one", "two"):

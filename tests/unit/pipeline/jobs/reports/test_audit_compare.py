@@ -52,6 +52,31 @@ def test_files_are_known_by_the_names_of_exports(suffix: str, split: str) -> Non
     assert (match["id"], match["partition"], int(match["start"]), int(match["end"])) == (id_text(TOPIC_ID), "3", 5, 70)
 
 
+@pytest.mark.parametrize("offsets", [(5,), (5, 70)])
+@pytest.mark.parametrize("suffix", ["", "-r0123abcd", "-" + 8 * "0a1b" + "-0123abcd-h-490000"])
+def test_a_name_fits_a_directory_and_is_the_topics_own(offsets: tuple[int, ...], suffix: str) -> None:
+    names = set()
+    for length in range(1, 250):
+        topic, partition = "a-" * 124 + "z", 10**5
+        topics = [topic[:length], topic[: length - 1] + "y"]
+        for one in topics:
+            name = file_name(one, TOPIC_ID, partition, offsets, suffix)
+            assert len(name) <= 255
+            names.add(name)
+            numbers = "-".join(f"{offset:020d}" for offset in offsets)
+            whole = f"{one}-{id_text(TOPIC_ID)}-{partition}-{numbers}{suffix}.parquet"
+            assert name == whole or len(whole) > 255, "names of earlier releases stay as they are"
+            later = file_name(one, TOPIC_ID, partition, (99, 120)[: len(offsets)], suffix)
+            assert name < later
+            if len(offsets) == 2:
+                found = [len(audit_compare._match_names([name], other)) for other in (one, *topics, "a")]
+                assert found == [1, one == topics[0], one == topics[1], one == "a"]
+                here = PartitionDirectory(one, TOPIC_ID, partition, "d")
+                assert audit_compare._letters_in((name,), here, 69, 80) == (name,)
+                assert audit_compare._letters_in((name,), here, 70, 80) == ()
+    assert len(names) == 2 * 249
+
+
 def test_a_range_is_sent_with_its_own_dead_letters_alone() -> None:
     here = PartitionDirectory("t", TOPIC_ID, 1, "t-1")
     mine = [file_name("t", TOPIC_ID, 1, offsets, "-r0123abcd") for offsets in ((0, 11), (10, 20), (19, 40))]
