@@ -204,10 +204,7 @@ def _open_at(log: UnifiedLog, offset: int) -> dict[int, int] | None:
         environment.file_system, log.directory, environment.time, environment.producer_id_expiration_ms
     )
     before = LogSegments(segment for segment in log.segments if segment.base_offset < offset)
-    try:
-        rebuild_producer_state(state, before, 0, offset, keep_later_snapshots=True, recalled_bytes=0)
-    except CorruptMessageError as error:
-        logger.error("%s: not all transactions open at offset %d are known: %s", log.directory, offset, error)
+    if not rebuild_producer_state(state, before, 0, offset, keep_later_snapshots=True, recalled_bytes=0):
         return None
     firsts = ((entry.producer_id, entry.current_txn_first_offset) for entry in state.producers.values())
     return {producer_id: first for producer_id, first in firsts if first >= 0}

@@ -33,7 +33,7 @@ from tidelog.log.files.checkpoints import sync_partition_metadata
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.log.leader_epochs import LeaderEpochCache
-from tidelog.log.producer.replay import marker_of, rebuild_readable_state
+from tidelog.log.producer.replay import marker_of, rebuild_producer_state
 from tidelog.log.producer.state import Marker, ProducerBatch, ProducerStateManager
 from tidelog.log.records.work_budget import NO_BUDGET, WorkBudget
 from tidelog.log.retention import (
@@ -590,7 +590,7 @@ class UnifiedLog:
             self._lower_offsets(self.end._replace(offset=end))
             self._publish_end(end)
             self.leader_epochs.truncate_from_end(end)
-            rebuild_readable_state(self.producer_state, self.segments, self.log_start_offset, end)
+            rebuild_producer_state(self.producer_state, self.segments, self.log_start_offset, end)
             self.update_high_watermark(self.high_watermark)
             return True
 

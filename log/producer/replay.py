@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tidelog.log.index.transaction_index import AbortedTxn
@@ -18,10 +18,10 @@ from tidelog.log.producer.state import (
     ProducerEntry,
     ProducerStateManager,
 )
-from tidelog.log.segment.batch_scan import BatchHeader
-from tidelog.log.segment.segment import LogSegment
+from tidelog.log.segment.batch_scan import BatchHeader, crc_matches
+from tidelog.log.segment.segment import LogSegment, readable_headers
 from tidelog.log.segment.segments import LogSegments
-from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.errors import CorruptMessageError, KafkaError
 from tidelog.protocol.record.record_batch import CONTROL_TYPE_ABORT, CONTROL_TYPE_COMMIT, Buffer, RecordBatch
 
 logger = logging.getLogger(__name__)
@@ -91,43 +91,28 @@ def rebuild_producer_state(
     keep_later_snapshots: bool = False,
     recalled_bytes: int = RECALLED_BYTES_FLUSHED,
     snapshots: Iterable[int] | None = None,
-) -> None:
-    """Rebuild producer state as of ``log_end_offset`` from the newest snapshot and the batches after it.
+) -> bool:
+    """Rebuild producer state as of ``log_end_offset``, the end of ``segments``, from the newest snapshot and the
+    batches after it.
 
     A snapshot holds the last batch of each producer; the four before it are read from up to ``recalled_bytes`` of
     records before the snapshot. ``snapshots`` are the offsets of the existing snapshot files, if the caller knows them.
-    Raises KafkaStorageError, CorruptMessageError.
+    Damaged batches are left out, as by :func:`replay_segment`. Return False if the end of a transaction may be among
+    them. Raises KafkaStorageError.
     """
     state.load(log_start_offset, log_end_offset, keep_later=keep_later_snapshots, snapshots=snapshots)
     if state.producers:
         recall_batches(state, segments, recalled_bytes)
+    is_complete = True
     if state.end_offset < log_end_offset:
         for segment in segments.values(state.end_offset, log_end_offset):
-            _replay_segment(state, segment, log_end_offset)
+            is_complete = replay_segment(state, segment, log_end_offset) and is_complete
     state.end_offset = log_end_offset
-
-
-def rebuild_readable_state(
-    state: ProducerStateManager,
-    segments: LogSegments,
-    log_start_offset: int,
-    log_end_offset: int,
-    *,
-    recalled_bytes: int = RECALLED_BYTES_FLUSHED,
-    snapshots: Iterable[int] | None = None,
-) -> None:
-    """Call :func:`rebuild_producer_state`; if a damaged batch ends the replay, log that the state is incomplete.
-
-    The state then lacks what comes after that batch, and transactions that were open there stay open. The log is used
-    all the same, because its readable records must stay readable. Raises KafkaStorageError.
-    """
-    try:
-        rebuild_producer_state(
-            state, segments, log_start_offset, log_end_offset, recalled_bytes=recalled_bytes, snapshots=snapshots
+    if not is_complete:
+        logger.error(
+            "%s: a damaged batch may hide the end of a transaction, which stays open", segments.active.directory
         )
-    except CorruptMessageError as error:
-        logger.error("%s: producer state is incomplete: %s", segments.active.directory, error)
-        state.end_offset = log_end_offset
+    return is_complete
 
 
 def recall_batches(state: ProducerStateManager, segments: LogSegments, max_bytes: int) -> None:
@@ -228,17 +213,42 @@ def _batches_of(
     return found
 
 
-def _replay_segment(state: ProducerStateManager, segment: LogSegment, log_end_offset: int) -> None:
+def replay_segment(
+    state: ProducerStateManager,
+    segment: LogSegment,
+    end_offset: int,
+    note_aborted: Callable[[AbortedTxn], object] = lambda _: None,
+) -> bool:
+    """Apply a segment's batches below ``end_offset`` that the state lacks, and pass on each aborted transaction.
+
+    Batches that cannot be read are left out: those of impossible headers, and control batches with a wrong checksum.
+    A transaction that is open there stays open until its producer's next marker. Return False if one is, or if offsets
+    are out of order: then transactions may be missing, end too late, or begin too late. Raises KafkaStorageError.
+    """
     start_offset = max(state.end_offset, segment.base_offset)
-    found = segment.translate_offset(start_offset)
-    if found is None:
-        return
-    for header in segment.headers(found.position):
-        if header.base_offset >= log_end_offset:
-            return
+    position = segment.offset_index.lookup(start_offset).position
+    next_offset, is_complete = segment.base_offset, True
+    for header in readable_headers(segment, position):
+        if header.position > position and state.has_open_transactions:
+            is_complete = False
+        position = header.position + header.size
+        if not next_offset <= header.base_offset <= header.last_offset < end_offset:
+            is_complete = False  # no checksum covers base offsets
+            continue
+        next_offset = header.last_offset + 1
         if header.producer_id >= 0 and header.last_offset >= start_offset:
             body = segment.records.read_at(header.position, header.size) if header.is_control else b""
-            replay_batch(state, header, body)
+            try:
+                if header.is_control and not crc_matches(header, memoryview(body)):
+                    raise CorruptMessageError(f"wrong CRC at byte {header.position} of {segment.records.path}")
+                aborted = replay_batch(state, header, body)
+            except KafkaError as error:
+                logger.warning("a damaged marker is left out: %s", error)
+                is_complete = is_complete and not state.has_open_transactions
+                continue
+            if aborted is not None:
+                note_aborted(aborted)
+    return is_complete and (position >= segment.size or not state.has_open_transactions)
 
 
 def choose_snapshots(segments: Iterable[LogSegment], end: int) -> set[int]:

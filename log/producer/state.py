@@ -407,6 +407,11 @@ class ProducerStateManager:
         return True
 
     @property
+    def has_open_transactions(self) -> bool:
+        """True if a transaction has records here and no marker yet. Under the log's lock."""
+        return bool(self._ongoing)
+
+    @property
     def first_unstable_offset(self) -> int | None:
         """First offset of the oldest transaction that is open, or whose marker the high watermark has not passed; None
         without one. Under the log's lock."""

@@ -9,8 +9,9 @@ Each step leaves a directory from which loading can start again, so a kill at an
    missing. Otherwise the partition is refused (:class:`LogLoadError`); the others are served;
 3. after a clean stop, the first and last entries of each index are checked. Otherwise segments from the recovery point
    on are recovered (``tidelog.log.recovery.segment_recovery``), and of the others every index entry is checked. Faulty
-   indices are rebuilt;
-4. leader epochs and producer state are read from their files, cut at the log's end, and completed from the records.
+   indices are rebuilt; if damage may hide markers of transactions, an invalid transaction index is refused instead;
+4. leader epochs and producer state are read from their files, cut at the log's end, and completed from the records that
+   can be read.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ from tidelog.log.producer.replay import (
     RECALLED_BYTES_FLUSHED,
     choose_snapshots,
     rebuild_producer_state,
-    rebuild_readable_state,
 )
 from tidelog.log.producer.state import ProducerStateManager, snapshot_offsets_in
 from tidelog.log.recovery.progress import RecoveryProgress
@@ -138,6 +138,14 @@ def note_listed(segments: Iterable[LogSegment], sizes: Mapping[str, int]) -> Non
                 note_empty(index)
         if file_name(segment.base_offset, TXN_INDEX_SUFFIX) not in sizes:
             note_absent(segment.transaction_index)
+
+
+class StateBefore(NamedTuple):
+    """Producer state just before an offset. It is not complete if damage before that may hide the end of a
+    transaction."""
+
+    state: ProducerStateManager
+    is_complete: bool
 
 
 class LogLoader:
@@ -401,14 +409,26 @@ class LogLoader:
             segment.transaction_index.sanity_check()
         except KafkaStorageError as error:
             logger.warning("%s: rebuilding %s: %s", self._directory, TXN_INDEX_SUFFIX, error)
-            rebuild_transaction_index(segment, self._state_at(segments, segment.base_offset))
-            flush_rebuilt(segment)
+            self._request.environment.damage.indices += 1
+            self._rebuild_transaction_index(segments, segment)
             return
         digests = self._request.index_digests
         is_known = bool(digests) and segment_digest(self._topic_id, segment) in digests
         segment.transaction_index.is_proven = is_known or segment.size == 0
 
-    def _state_at(self, segments: LogSegments, offset: int) -> ProducerStateManager:
+    def _rebuild_transaction_index(self, segments: LogSegments, segment: LogSegment) -> None:
+        """Rebuild an index from the markers in the log. Raises LogLoadError if damage may hide the marker of a
+        transaction: readers of committed records would get aborted ones."""
+        state, is_complete = self._state_at(segments, segment.base_offset)
+        if not (is_complete and rebuild_transaction_index(segment, state)):
+            path = segment.transaction_index.path
+            raise LogLoadError(
+                f"{path} is invalid, and damaged batches may hide which transactions were aborted. Without this file "
+                f"the log is served; then transactions whose markers cannot be read may count as committed"
+            )
+        flush_rebuilt(segment)
+
+    def _state_at(self, segments: LogSegments, offset: int) -> StateBefore:
         """Rebuild the producer state just before ``offset`` in a separate manager. Unreadable snapshots are removed
         meanwhile."""
         self._snapshots = None
@@ -417,8 +437,8 @@ class LogLoader:
             self._file_system, self._directory, environment.time, environment.producer_id_expiration_ms
         )
         before = LogSegments(segment for segment in segments if segment.base_offset < offset)
-        rebuild_producer_state(state, before, 0, offset, keep_later_snapshots=True, recalled_bytes=0)
-        return state
+        is_complete = rebuild_producer_state(state, before, 0, offset, keep_later_snapshots=True, recalled_bytes=0)
+        return StateBefore(state, is_complete)
 
     def _recover(self, segments: LogSegments) -> LogSegments:
         recovery_point, start = self._request.recovery_point, self._request.log_start_offset
@@ -429,7 +449,7 @@ class LogLoader:
         self._producer_state.remove_unreadable_snapshots()
         if not unflushed:
             return segments
-        state = self._state_at(segments, unflushed[0].base_offset)
+        state = self._state_at(segments, unflushed[0].base_offset).state
         cut = False
         kept = list(flushed)
         end: int | None = None
@@ -510,7 +530,7 @@ class LogLoader:
             snapshots = None
         needed_recovery = not request.clean and bool(segments.values(request.recovery_point, end))
         recalled_bytes = RECALLED_BYTES if needed_recovery else RECALLED_BYTES_FLUSHED
-        rebuild_readable_state(
+        rebuild_producer_state(
             self._producer_state, segments, start, end, recalled_bytes=recalled_bytes, snapshots=snapshots
         )
 

@@ -29,8 +29,9 @@ from typing import NamedTuple
 
 from tidelog.log.damage import DamageCounts
 from tidelog.log.index.time_index import TimestampOffset
+from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.log.leader_epochs import LeaderEpochCache
-from tidelog.log.producer.replay import replay_batch
+from tidelog.log.producer.replay import replay_batch, replay_segment
 from tidelog.log.producer.state import ProducerStateManager
 from tidelog.log.records.section_walk import IS_COMPILED
 from tidelog.log.recovery.progress import RecoveryProgress
@@ -348,17 +349,18 @@ def _is_intact(segment: LogSegment, header: BatchHeader) -> bool:
     return crc_matches(header, memoryview(segment.records.read_at(header.position, header.size)))
 
 
-def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) -> None:
-    """Rebuild the transaction index of a segment; ``state`` is the producer state at its base offset. Raises
-    CorruptMessageError, KafkaStorageError.
+def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) -> bool:
+    """Rebuild the transaction index of a segment; ``state`` is the producer state at its base offset. Return False, and
+    leave the index as it is, if damage may hide the end of a transaction. Raises KafkaStorageError.
     """
+    found: list[AbortedTxn] = []
+    if not replay_segment(state, segment, 2**63 - 1, found.append):
+        return False
     segment.transaction_index.reset()
-    for header, batch in segment.batches():
-        if header.producer_id >= 0:
-            aborted = replay_batch(state, header, batch)
-            if aborted is not None:
-                segment.transaction_index.append(aborted)
+    for transaction in found:
+        segment.transaction_index.append(transaction)
     write_if_room(segment.transaction_index.save, "aborted transactions are kept in memory")
+    return True
 
 
 def index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:

@@ -446,28 +446,29 @@ def _bytes_since_last_entry(segment: LogSegment) -> int:
 
 
 def _first_timestamp(segment: LogSegment) -> int:
-    header = next(_readable_headers(segment, 0), None)
+    header = next(readable_headers(segment, 0), None)
     return NO_TIMESTAMP if header is None else header.max_timestamp
 
 
 def _read_largest(segment: LogSegment) -> TimestampOffset:
     largest = segment.time_index.last_entry
-    for header in _readable_headers(segment, segment.offset_index.lookup(largest.offset).position):
+    for header in readable_headers(segment, segment.offset_index.lookup(largest.offset).position):
         if header.max_timestamp > largest.timestamp:
             largest = TimestampOffset(header.max_timestamp, header.last_offset)
     return largest
 
 
-def _readable_headers(segment: LogSegment, position: int) -> Iterator[BatchHeader]:
-    """Iterate over batch headers from byte ``position``, without damaged ones: neither appends nor retention may fail
-    because of them."""
+def readable_headers(segment: LogSegment, position: int) -> Iterator[BatchHeader]:
+    """Iterate over batch headers from byte ``position``, without damaged ones: neither appends, nor retention, nor a
+    start may fail because of them. Raises KafkaStorageError."""
     index, size = segment.offset_index, segment.size
     while position < size:
         try:
             for header in segment.headers(position, size):
                 position = header.position + header.size
                 yield header
-            return
+            if position < size:
+                raise CorruptMessageError(f"incomplete batch at byte {position} of {segment.records.path}")
         except CorruptMessageError as error:
             logger.warning("a damaged batch is passed over: %s", error)
             entries = (index.entry(slot) for slot in range(index.entries))
