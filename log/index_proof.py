@@ -29,7 +29,7 @@ from tidelog.log.index.transaction_index import AbortedTxn, TransactionIndex
 from tidelog.log.producer.replay import rebuild_producer_state
 from tidelog.log.producer.state import ProducerStateManager
 from tidelog.log.segment.batch_scan import BatchHeader, crc_matches
-from tidelog.log.segment.resync import find_resume_position
+from tidelog.log.segment.resync import find_resume_position, is_misplaced
 from tidelog.log.segment.segment import LogSegment
 from tidelog.log.segment.segments import LogSegments
 from tidelog.log.segment.transaction_check import commits_transaction
@@ -95,7 +95,7 @@ def _prove(log: UnifiedLog, segment: LogSegment) -> None:
     """Walk the segment, replace wrong entries and mark the index as proven, unless the log was truncated meanwhile.
     Raises KafkaStorageError."""
     index, version, resets = segment.transaction_index, log.version, segment.resets
-    markers = _Markers(_open_at(log, segment.base_offset))
+    markers = _Markers(segment.base_offset, _open_at(log, segment.base_offset))
     while segment.size - markers.position > LOCKED_BYTES:
         _walk(markers, segment, segment.size)
     with log.lock:
@@ -148,11 +148,12 @@ class _Markers:
     """The transactions of a segment, followed batch by batch: the aborted ones, and the first offsets of the open ones
     by producer id. ``is_complete`` is false if damage may have hidden some."""
 
-    __slots__ = ("aborted", "is_complete", "open", "position")
+    __slots__ = ("aborted", "is_complete", "next_offset", "open", "position")
 
-    def __init__(self, open_at_base: dict[int, int] | None) -> None:
+    def __init__(self, base_offset: int, open_at_base: dict[int, int] | None) -> None:
         """``open_at_base`` has the transactions that are open at the segment's base offset; None if damage before it
         may have hidden some."""
+        self.next_offset = base_offset
         self.aborted: list[AbortedTxn] = []
         self.is_complete = open_at_base is not None
         self.position = 0
@@ -160,12 +161,16 @@ class _Markers:
         self.open = dict(open_at_base or ())
 
     def take(self, segment: LogSegment, header: BatchHeader) -> None:
-        """Follow one batch."""
+        """Follow one batch; one with a wrong offset counts as unreadable."""
+        self.position = header.position + header.size
+        if is_misplaced(segment.records, header, self.next_offset):
+            self.is_complete = False
+            return
+        self.next_offset = header.last_offset + 1
         if header.is_control:
             self._take_marker(header, segment.records.read_at(header.position, header.size))
         elif header.is_transactional:
             self.open.setdefault(header.producer_id, header.base_offset)
-        self.position = header.position + header.size
 
     def _take_marker(self, header: BatchHeader, batch: bytes) -> None:
         if not crc_matches(header, memoryview(batch)):

@@ -19,6 +19,7 @@ from tidelog.log.producer.state import (
     ProducerStateManager,
 )
 from tidelog.log.segment.batch_scan import BatchHeader, crc_matches
+from tidelog.log.segment.resync import is_misplaced
 from tidelog.log.segment.segment import LogSegment, readable_headers
 from tidelog.log.segment.segments import LogSegments
 from tidelog.protocol.errors import CorruptMessageError, KafkaError
@@ -105,8 +106,10 @@ def rebuild_producer_state(
         recall_batches(state, segments, recalled_bytes)
     is_complete = True
     if state.end_offset < log_end_offset:
-        for segment in segments.values(state.end_offset, log_end_offset):
-            is_complete = replay_segment(state, segment, log_end_offset) and is_complete
+        replayed = segments.values(state.end_offset, log_end_offset)
+        for segment, following in zip(replayed, [*replayed[1:], None], strict=False):
+            end = log_end_offset if following is None else following.base_offset
+            is_complete = replay_segment(state, segment, end) and is_complete
     state.end_offset = log_end_offset
     if not is_complete:
         logger.error(
@@ -221,9 +224,9 @@ def replay_segment(
 ) -> bool:
     """Apply a segment's batches below ``end_offset`` that the state lacks, and pass on each aborted transaction.
 
-    Batches that cannot be read are left out: those of impossible headers, and control batches with a wrong checksum.
-    A transaction that is open there stays open until its producer's next marker. Return False if one is, or if offsets
-    are out of order: then transactions may be missing, end too late, or begin too late. Raises KafkaStorageError.
+    Damaged batches are left out: those of impossible headers or offsets, and control batches with a wrong checksum. A
+    transaction that is open there stays open until its producer's next marker. Return False if one is, or if an offset
+    is wrong: then transactions may be missing, or end too late. Raises KafkaStorageError.
     """
     start_offset = max(state.end_offset, segment.base_offset)
     position = segment.offset_index.lookup(start_offset).position
@@ -232,8 +235,8 @@ def replay_segment(
         if header.position > position and state.has_open_transactions:
             is_complete = False
         position = header.position + header.size
-        if not next_offset <= header.base_offset <= header.last_offset < end_offset:
-            is_complete = False  # no checksum covers base offsets
+        if header.last_offset >= end_offset or is_misplaced(segment.records, header, next_offset):
+            is_complete = False
             continue
         next_offset = header.last_offset + 1
         if header.producer_id >= 0 and header.last_offset >= start_offset:

@@ -405,28 +405,26 @@ class LogLoader:
             self._check_transaction_index(segments, segment)
 
     def _check_transaction_index(self, segments: LogSegments, segment: LogSegment) -> None:
+        """Rebuild an invalid transaction index from the markers in the log. Raises LogLoadError if damage may hide the
+        marker of a transaction: readers of committed records would get aborted ones."""
         try:
             segment.transaction_index.sanity_check()
         except KafkaStorageError as error:
             logger.warning("%s: rebuilding %s: %s", self._directory, TXN_INDEX_SUFFIX, error)
             self._request.environment.damage.indices += 1
-            self._rebuild_transaction_index(segments, segment)
+            state, is_complete = self._state_at(segments, segment.base_offset)
+            bases = (one.base_offset for one in segments if one.base_offset > segment.base_offset)
+            if not (is_complete and rebuild_transaction_index(segment, state, min(bases, default=2**63 - 1))):
+                raise LogLoadError(
+                    f"{segment.transaction_index.path} is invalid, and damaged batches may hide which transactions "
+                    f"were aborted. Without this file the log is served; then transactions whose markers cannot be "
+                    f"read may count as committed"
+                ) from error
+            flush_rebuilt(segment)
             return
         digests = self._request.index_digests
         is_known = bool(digests) and segment_digest(self._topic_id, segment) in digests
         segment.transaction_index.is_proven = is_known or segment.size == 0
-
-    def _rebuild_transaction_index(self, segments: LogSegments, segment: LogSegment) -> None:
-        """Rebuild an index from the markers in the log. Raises LogLoadError if damage may hide the marker of a
-        transaction: readers of committed records would get aborted ones."""
-        state, is_complete = self._state_at(segments, segment.base_offset)
-        if not (is_complete and rebuild_transaction_index(segment, state)):
-            path = segment.transaction_index.path
-            raise LogLoadError(
-                f"{path} is invalid, and damaged batches may hide which transactions were aborted. Without this file "
-                f"the log is served; then transactions whose markers cannot be read may count as committed"
-            )
-        flush_rebuilt(segment)
 
     def _state_at(self, segments: LogSegments, offset: int) -> StateBefore:
         """Rebuild the producer state just before ``offset`` in a separate manager. Unreadable snapshots are removed

@@ -349,12 +349,13 @@ def _is_intact(segment: LogSegment, header: BatchHeader) -> bool:
     return crc_matches(header, memoryview(segment.records.read_at(header.position, header.size)))
 
 
-def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) -> bool:
-    """Rebuild the transaction index of a segment; ``state`` is the producer state at its base offset. Return False, and
-    leave the index as it is, if damage may hide the end of a transaction. Raises KafkaStorageError.
+def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager, end_offset: int) -> bool:
+    """Rebuild the transaction index of a segment, which ends at most at ``end_offset``; ``state`` is the producer state
+    at its base offset. Return False, and leave the index as it is, if damage may hide the end of a transaction. Raises
+    KafkaStorageError.
     """
     found: list[AbortedTxn] = []
-    if not replay_segment(state, segment, 2**63 - 1, found.append):
+    if not replay_segment(state, segment, end_offset, found.append):
         return False
     segment.transaction_index.reset()
     for transaction in found:

@@ -49,6 +49,14 @@ def reaches_next(file: PositionalReader, position: int, last_offset: int) -> boo
     return header is not None and header.base_offset <= last_offset
 
 
+def is_misplaced(file: PositionalReader, header: BatchHeader, next_offset: int) -> bool:
+    """Return whether a batch's offset must be wrong: it is below ``next_offset``, or jumps ahead and reaches the next
+    batch. No checksum covers offsets."""
+    if header.base_offset <= next_offset:
+        return header.base_offset < next_offset
+    return reaches_next(file, header.position + header.size, header.last_offset)
+
+
 def _find_own_end(file: PositionalReader, position: int, end: int) -> int:
     """Find the end of the damaged batch if its size is plausible, else ``end``."""
     header = _header_at(file, position, end)
