@@ -243,8 +243,7 @@ class LogManager:
     def get_log(self, partition: TopicPartition) -> UnifiedLog | None:
         """Return the log of a partition, which is opened if necessary; None when it has no directory.
 
-        Raises the error because of which the log cannot be loaded: KafkaStorageError, InconsistentTopicIdError or
-        CorruptMessageError.
+        Raises the error because of which the log cannot be loaded: KafkaStorageError or InconsistentTopicIdError.
         """
         while (entry := self._entries.get(partition)) is not None:
             if entry.log is not None:

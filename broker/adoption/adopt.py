@@ -270,7 +270,7 @@ class Adoption:
                     clean=partition.clean,
                 )
             )
-        except KafkaStorageError as error:
+        except KafkaError as error:
             raise AdoptionError(f"{partition.partition} cannot be served: {error}") from error
         log.flush()
         log.close()

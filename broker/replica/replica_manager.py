@@ -22,7 +22,7 @@ from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import (
-    KafkaStorageError,
+    KafkaError,
     NotLeaderOrFollowerError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -234,11 +234,11 @@ class ReplicaManager:
         }
 
         def make() -> None:
-            left_out = []
+            left_out: list[KafkaError] = []
             for partition, work in works.items():
                 try:
                     work()
-                except KafkaStorageError as error:
+                except KafkaError as error:
                     if not manager.may_lie_offline(partition) and not manager.is_out_of_service(partition):
                         raise
                     left_out.append(error)

@@ -71,7 +71,7 @@ from tidelog.log.segment.segments import LogSegments, close_indices_until_lookup
 from tidelog.log.system.file_system import FileEntry
 from tidelog.log.system.reserve import write_if_room
 from tidelog.log.unified_log import LogParts, UnifiedLog
-from tidelog.protocol.errors import CorruptMessageError, InconsistentTopicIdError, KafkaStorageError
+from tidelog.protocol.errors import CorruptMessageError, InconsistentTopicIdError, KafkaError, KafkaStorageError
 from tidelog.protocol.record.record_batch import MAGIC_V2
 
 logger = logging.getLogger(__name__)
@@ -106,10 +106,14 @@ def load_log(request: LoadRequest) -> UnifiedLog:
     """Open or create the log in ``request.directory``.
 
     Raises LogLoadError if the files do not form a log that may be served, InconsistentTopicIdError if the directory
-    belongs to another topic of that name, and KafkaStorageError. Raises CorruptMessageError if a transaction index has
-    to be rebuilt, and damaged records hide the transactions.
+    belongs to another topic of that name, and KafkaStorageError.
     """
-    return LogLoader(request).load()
+    try:
+        return LogLoader(request).load()
+    except (KafkaStorageError, InconsistentTopicIdError):
+        raise
+    except KafkaError as error:  # of records, whose codes would blame the client's request
+        raise LogLoadError(f"{request.directory} cannot be read: {error}") from error
 
 
 def remove_after_cut(directory: str, segment: LogSegment, end: int) -> None:
