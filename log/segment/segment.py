@@ -143,11 +143,12 @@ class LogSegment:
     def create(
         cls, directory: str, base_offset: int, config: LogConfig, file_system: FileSystem, time: Time, suffix: str = ""
     ) -> LogSegment:
-        """Make the files of an empty segment. Raises KafkaStorageError, leaving none of them."""
+        """Make the files of an empty segment. Raises KafkaStorageError, leaving none of them; a record file that exists
+        and is not empty stays."""
         segment = cls(directory, base_offset, config, file_system, time, suffix=suffix)
+        segment.records.create()
         made = False
         try:
-            segment.records.create()
             segment.offset_index.create()
             segment.time_index.create()
             # The transaction index of an earlier segment of this name must not be read as this one's.

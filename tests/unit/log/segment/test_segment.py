@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from tidelog.log.segment import segment as segment_module
 from tidelog.log.segment.segment import LogSegment, find_cut
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaStorageError
 
 MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
 TIMESTAMPS = (MIN_INT64, MIN_INT64 + 1, -(2**62), -2, -1, 0, 1, NOW_MS, 2**62, MAX_INT64 - 1, MAX_INT64)
@@ -32,6 +35,23 @@ def test_age_of_a_segment_is_exact_at_the_limits_of_timestamps(tmp_path: Path, s
         is_due = (later - first if first >= 0 else AGE_MS) > segment_ms
         assert segment.should_roll(1 << 20, segment_ms, 100, later, number + 1) == is_due, (first, later)
         segment.close()
+
+
+@pytest.mark.parametrize("begin", [UnifiedLog.roll, lambda log: log.truncate_fully_and_start_at(3)])
+def test_a_foreign_file_in_the_place_of_a_new_segment_stays(
+    tmp_path: Path, begin: Callable[[UnifiedLog], object]
+) -> None:
+    bench = LogBench(str(tmp_path))
+    log = bench.open()
+    append(log, batch(3))
+    foreign = Path(bench.directory) / f"{3:020d}.log"
+    foreign.write_bytes(b"records of another writer")
+    names = {path.name for path in Path(bench.directory).iterdir()}
+    for _ in range(2):
+        with pytest.raises(KafkaStorageError):
+            begin(log)
+        assert foreign.read_bytes() == b"records of another writer"
+        assert not {path.name for path in Path(bench.directory).glob(f"{3:020d}.*")} - names
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 7])
