@@ -82,7 +82,7 @@ class _Result:
 
 
 class FilteredLog:
-    """A log from which only matching records are read."""
+    """A log from which only matching records are read. Loop thread only."""
 
     def __init__(
         self, broker: Broker, partition: Partition, query: Query, note_growth: Callable[[int], object]
@@ -303,7 +303,10 @@ class VirtualPartition(Partition):
         """See :meth:`FilteredLog.read`, which reads in a worker."""
         return self._filtered.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message)
 
-    read_in_thread = read
+    def read_in_thread(self, offset: int, *_: object, **__: object) -> FetchDataInfo:
+        """Return nothing. Any thread. The thread that converts a result for an old client needs no other one: those
+        that are slices have a record from their offset on."""
+        return FetchDataInfo(b"", offset)
 
     def when_open(self) -> Deferred[None] | None:
         """Begin to open the real partition's log. Returns None if it is open."""

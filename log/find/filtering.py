@@ -3,7 +3,7 @@
 A *virtual topic* is a name with a query; its consumers get these records.
 
     position -> next candidate (of the key or tag index; after its end each offset) -> batches from its own on
-             -> no record of a batch matches:    left out
+             -> no record of a batch matches:    left out, or none from the position on
                 all match:                       its bytes as they are
                 some match:                      rebuilt: offsets, base offset and timestamps kept, CRC new
     end      -> if the result ends before the next offset to read: an empty batch up to there, so that consumers go on
@@ -273,7 +273,12 @@ class _ReadState:
                 return None
         if is_aborted(batch, aborted):
             return None
-        return select_part(batch, self._query)
+        piece, wanted = select_part(batch, self._query), self._reading.offset
+        if piece is None or batch.base_offset >= wanted:
+            return piece
+        # The batch holds the offset, and the cleaner may have removed what follows it.
+        kept = (record.offset for part in iter_batches(piece) for record in part.records())
+        return piece if any(offset >= wanted for offset in kept) else None
 
     def _finish(self) -> Matching:
         is_gap = not self._out

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.support.topics import create_topic
-from tests.unit.broker.data_broker import DataBroker
+from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker
 from tidelog.broker.find import virtual_topics
 from tidelog.broker.find.virtual_topics import KEEP_MS, PAUSE_MS, FilteredLog
+from tidelog.broker.replica.fetching.down_conversion import Conversion, convert
 from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.find.filtering import Matching, MatchReader
 from tidelog.log.find.lookup import Query
+from tidelog.log.follower.append import append_as_follower
+from tidelog.log.records.down_convert import ConversionLimit
+from tidelog.protocol.record.compression import CompressionType
+from tidelog.protocol.record.message_set import ByteBufferMessageSet
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 from tidelog.protocol.transferable import TransferableRecords
 
 
@@ -162,3 +170,38 @@ def test_a_partition_whose_offsets_were_just_found_does_not_give_way(names: Name
         names.partition(number)
     names.data.run_turn()
     assert names.partition(3) is slow
+
+
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.GZIP])
+def test_an_old_client_gets_on_from_an_offset_that_the_cleaner_removed(tmp_path: Path, codec: int) -> None:
+    """Its records are converted in a worker thread, which may not look for other ones of a virtual topic."""
+    data = DataBroker(tmp_path)
+    create_topic(data, "t", 1)
+    log, dice = data.replica_manager.partition("t", 0).local_log, random.Random(3)
+    for first in range(0, 30, 10):
+        records = [Record(first + number, TIMESTAMP_MS, b"k", dice.randbytes(60_000)) for number in range(5)]
+        options = BatchOptions(base_offset=first, last_offset_delta=9, compression=codec)
+        append_as_follower(log, memoryview(build_batch(records, options)), 0)
+    log.update_high_watermark(log.log_end_offset)
+    partition = data.replica_manager.partition(f"t?from={TIMESTAMP_MS}", 0)
+    for offset in range(25):
+        assert fetch_as_old_client(data, partition, offset) == min(
+            one for one in (*range(5), *range(10, 15), *range(20, 25)) if one >= offset
+        )
+    data.close()
+
+
+def fetch_as_old_client(data: DataBroker, partition: Partition, offset: int) -> int:
+    """Fetch again and again until there are messages; return the first offset that the client takes."""
+    with ThreadPoolExecutor(1) as threads:
+        for _ in range(5):
+            info = partition.read(offset, 1 << 20, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True)
+            conversion = Conversion(partition, info.records, 2, offset, FetchIsolation.HIGH_WATERMARK, 1 << 20)
+            data.run_turn()
+            data.loop.advance(PAUSE_MS)
+            if info.records:
+                found = threads.submit(convert, conversion, ConversionLimit()).result()
+                taken = [one.offset for one in ByteBufferMessageSet(found) if one.offset >= offset]
+                if taken:
+                    return taken[0]
+    raise AssertionError(f"the client waits at {offset} without end")

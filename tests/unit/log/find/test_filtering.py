@@ -22,7 +22,7 @@ from tidelog.log.follower.append import append_as_follower
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.record.batches import iter_batches
-from tidelog.protocol.record.record_batch import Record, RecordBatch, build_batch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, RecordBatch, build_batch
 from tidelog.protocol.transferable import TransferableRecords
 
 
@@ -230,3 +230,25 @@ def test_a_reader_at_each_moment_of_the_removal_of_an_index_misses_nothing(
     assert {"next_offset", "restarts", "files"} <= {name for name, _ in found}
     wanted = [record.offset for record in records if query.matches(record)]
     assert [name for name, offsets in found if offsets != wanted] == []
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+@pytest.mark.parametrize("query", [Query(begin=0), Query(key=b"k1"), Query(key=b"missing")], ids=str)
+def test_records_that_are_found_do_not_all_lie_before_the_offset(tmp_path: Path, query: Query, codec: int) -> None:
+    """Clients of old formats get no batch without records, and would ask for the same offset without end. Offsets are
+    tried after the last record that the cleaner left in a batch, too."""
+    log = indexed_bench(str(tmp_path), **{"segment.bytes": 1 << 20}).open()
+    dice = random.Random(8)
+    for first in range(0, 400, 10):
+        offsets = sorted(dice.sample(range(first, first + 10), dice.randrange(1, 10)))
+        records = [Record(one, NOW_MS, b"k%d" % (one % 3), dice.randbytes(2000)) for one in offsets]
+        options = BatchOptions(base_offset=first, last_offset_delta=9, compression=codec)
+        append_as_follower(log, memoryview(build_batch(records, options)), 0)
+    log.update_high_watermark(log.log_end_offset)
+    reader, slices = MatchReader(log, query), 0
+    for offset in range(log.log_end_offset):
+        matching = reader.read(Reading(offset, log.high_watermark, 1 << 20, False), None)
+        found = [record.offset for batch in iter_batches(content_of(matching.records)) for record in batch.records()]
+        assert matching.is_gap == (not any(one >= offset for one in found)) == (not found)
+        slices += isinstance(matching.records, TransferableRecords)
+    assert bool(slices) == (query.begin == 0)
