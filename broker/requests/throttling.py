@@ -192,8 +192,8 @@ class Measure:
         return self._route.encode(self._context.correlation_id, response)
 
     def _build_empty_fetch(self, frame: bytes | Parts) -> bytes | Parts:
-        """Return an answer without records. An incremental session goes on; a new one is removed: the client does not
-        get its id."""
+        """Return an answer without partitions. An incremental session goes on, and sends the offsets later; a new one
+        is removed: the client does not get its id."""
         head: bytes = frame if isinstance(frame, bytes) else frame[0]  # type: ignore[assignment]
         version = self._route.api_version
         session_id = 0
@@ -204,6 +204,8 @@ class Measure:
             if self._request.session_epoch <= _INITIAL_EPOCH:
                 self._sessions.remove(session_id)
                 session_id = 0
+            else:
+                self._sessions.take_back(session_id)
         release_slices(frame)
         response = FetchResponse(throttle_time_ms=self._context.throttle_ms, session_id=session_id)
         return self._route.encode(self._context.correlation_id, response)

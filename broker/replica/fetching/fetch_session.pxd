@@ -3,7 +3,7 @@ cimport cython
 cdef class FetchTarget:
     cdef public object topic, topic_id, rested_until_ms
     cdef public long long index, fetch_offset, max_bytes, current_leader_epoch, last_fetched_epoch, log_start_offset
-    cdef public long long sent_high_watermark, sent_log_start_offset
+    cdef public long long sent_high_watermark, sent_log_start_offset, sent_epoch
 
     cpdef update(self, asked)
 
@@ -18,7 +18,7 @@ cdef class FetchContext:
 
     cpdef begin_session(self)
 
-    @cython.locals(target=FetchTarget)
+    @cython.locals(target=FetchTarget, epoch=longlong)
     cpdef note(self, list results)
 
 @cython.locals(topics=list)

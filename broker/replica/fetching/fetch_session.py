@@ -52,6 +52,7 @@ class FetchTarget:
         "log_start_offset",
         "max_bytes",
         "rested_until_ms",
+        "sent_epoch",
         "sent_high_watermark",
         "sent_log_start_offset",
         "topic",
@@ -64,6 +65,7 @@ class FetchTarget:
         self.index = asked.partition
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
+        self.sent_epoch = 0  # the session's epoch when these offsets were noted
         self.rested_until_ms: float | None = None
         """Time of the last request before one that named or forgot the partition: until then it rested
         (``replication.resting``)."""
@@ -208,13 +210,14 @@ class FetchContext:
         """Note the results of some partitions: they are sent now."""
         if self.session is None:
             return
-        targets, active = self.session.targets, self.session.active
+        targets, active, epoch = self.session.targets, self.session.active, self.session.epoch
         for target, data in results:
             if data.error_code:
                 target.sent_high_watermark = -1  # so that the partition is sent again once the error is gone
                 continue
             target.sent_high_watermark = data.high_watermark
             target.sent_log_start_offset = data.log_start_offset
+            target.sent_epoch = epoch
             if data.records and targets.pop(target.key, None) is not None:
                 targets[target.key] = target
                 if active is not None and active.pop(target.key, None) is not None:
@@ -296,6 +299,15 @@ class FetchSessionCache:
         session = FetchSession(session_id, targets, uses_topic_ids=uses_topic_ids, now_ms=now)
         self.sessions[session_id] = session
         return session
+
+    def take_back(self, session_id: int) -> None:
+        """Forget the offsets that a session has noted for its last response, which is not sent: the next one has
+        them."""
+        session = self.sessions.get(session_id)
+        if session is not None:
+            for target in session.targets.values():
+                if target.sent_epoch == session.epoch:
+                    target.sent_high_watermark = -1
 
     def remove(self, session_id: int) -> None:
         """Remove a session, if there is one of that id."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.logs import producer_batch
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import R, Wire
@@ -21,6 +22,7 @@ from tidelog.broker.quota.quotas import PRODUCE, throttled_samples
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.requests.route import Parts, Pending, Route
 from tidelog.broker.requests.throttling import Measure, ThrottledAnswer, response_class_of, write_int32
+from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     NONE,
@@ -255,6 +257,43 @@ def test_an_incremental_session_continues_after_an_empty_answer(wire: ThrottledW
     wire.data.loop.advance(20_000)
     goes_on = wire.ask(fetch_request(wire, 1, session=(began.session_id, 2), topics=[]), FetchResponse, 12)
     assert sum(sizes(goes_on)) > 6000
+
+
+def move_log_start(log: UnifiedLog) -> None:
+    log.maybe_increment_log_start_offset(1)
+
+
+def move_high_watermark(log: UnifiedLog) -> None:
+    """Append a record of an open transaction, which readers of committed records do not get."""
+    log.append_as_leader(memoryview(producer_batch(0, transactional=True)), leader_epoch=0)
+    log.update_high_watermark(log.log_end_offset)
+
+
+@pytest.mark.parametrize(("key", "value"), [("consumer_byte_rate", 1.0), ("request_percentage", 1e-9)])
+@pytest.mark.parametrize("move", [move_log_start, move_high_watermark])
+def test_offsets_of_a_withheld_answer_come_with_the_next_one(
+    wire: ThrottledWire, move: Callable[[UnifiedLog], None], key: str, value: float
+) -> None:
+    """The session has noted them as sent."""
+    wire.data.append("t", b"value")
+    fields: dict[str, Any] = {"isolation_level": 1}
+    began = wire.ask(fetch_request(wire, 1, session=(0, 0), **fields), FetchResponse, 12)
+    partition = wire.data.replica_manager.partition("t", 0)
+    move(partition.local_log)
+    fields["topics"] = []
+    wire.set(key, value)
+    wire.ask(fetch_request(wire, 1), FetchResponse, 12)  # uses the quota up, without a session
+    for epoch in (1, 2):
+        waits = wire.ask(fetch_request(wire, 1, session=(began.session_id, epoch), **fields), FetchResponse, 12)
+        assert waits.throttle_time_ms > 0
+        assert waits.responses == []
+    wire.set(key, None)
+    sent = wire.ask(fetch_request(wire, 1, session=(began.session_id, 3), **fields), FetchResponse, 12)
+    (part,) = sent.responses[0].partitions
+    offsets = partition.offsets()
+    assert (part.high_watermark, part.log_start_offset) == (offsets.high_watermark, offsets.log_start_offset)
+    again = wire.ask(fetch_request(wire, 1, session=(began.session_id, 4), **fields), FetchResponse, 12)
+    assert again.responses == []
 
 
 def test_a_session_whose_first_answer_is_withheld_takes_no_slot(wire: ThrottledWire) -> None:
