@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tidelog.protocol.config_def import ConfigDef
 from tidelog.protocol.errors import (
     InvalidConfigError,
     InvalidRequestError,
 )
+
+MAX_VALUE_BYTES = 32_767
+"""Longest string of a metadata record. Source of the limit and its message: ConfigurationControlManager of Kafka
+4.3."""
 
 
 class Operation(IntEnum):
@@ -30,10 +34,16 @@ class Change(NamedTuple):
     value: str | None
 
 
-def check_known(config_def: ConfigDef, texts: Mapping[str, Any], kind: str) -> None:
-    """Raise InvalidConfigError for the first key that the table does not have."""
+def check_known(config_def: ConfigDef, texts: Mapping[str, str], kind: str) -> None:
+    """Raise InvalidConfigError for the first key that the table does not have, and for a value that is longer than a
+    record of the metadata log can hold: elements can be appended to a list again and again."""
     for name in config_def.find_unknown(texts):
         raise InvalidConfigError(f"Unknown {kind} config name: {name}")
+    if any(len(text.encode()) > MAX_VALUE_BYTES for text in texts.values()):
+        raise InvalidConfigError(
+            f"The configuration value cannot be added because it exceeds the maximum value size of {MAX_VALUE_BYTES} "
+            f"bytes."
+        )
 
 
 def apply_changes(config_def: ConfigDef, texts: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType
-from tidelog.protocol.errors import InvalidRequestError, KafkaStorageError, PolicyViolationError
+from tidelog.protocol.errors import InvalidRequestError, KafkaStorageError, MessageTooLargeError, PolicyViolationError
 from tidelog.protocol.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from tidelog.protocol.messages.delete_acls import (
     DeleteAclsFilter,
@@ -275,3 +275,15 @@ def test_each_created_or_deleted_acl_has_an_audit_line(admin: AdminBroker, caplo
         "resource": "TOPIC", "name": "", "pattern": "LITERAL", "principal": "User:ann", "host": "*",
         "operation": "READ", "permission": "ALLOW",
     }  # fmt: skip
+
+
+def test_rules_that_make_too_large_a_batch_are_refused_together(admin: AdminBroker) -> None:
+    """The records are longer than the request, which may have 8 MiB as a batch of the metadata log."""
+    named = [creation(f"orders-{number}", principal=f"User:{number}" + "x" * 820) for number in range(9_900)]
+    before = admin.broker.controller.image
+    results = create(admin, *named)
+    assert {result.error_code for result in results} == {MessageTooLargeError.code}
+    assert "exceeds the maximum configured value of 8388608" in str(results[0].error_message)
+    assert len(results) == len(named)
+    assert admin.broker.controller.image is before
+    assert create(admin, creation())[0].error_code == 0

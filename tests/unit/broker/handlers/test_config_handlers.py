@@ -141,6 +141,30 @@ def test_single_configs_are_changed(admin: AdminBroker, version: int) -> None:
     assert {answer.error_code for answer in whole.responses} == {-1}
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "key", "item", "code"),
+    [
+        (TOPIC, "orders", "leader.replication.throttled.replicas", "1%04d:1", InvalidConfigError.code),
+        (ResourceType.CLIENT_METRICS, "sub", "metrics", "org.apache.%d", InvalidRequestError.code),
+    ],
+)
+def test_a_list_does_not_grow_beyond_what_a_record_holds(
+    admin: AdminBroker, kind: ResourceType, name: str, key: str, item: str, code: int
+) -> None:
+    """Each request has a part of the list, and a value in the metadata log has 32,767 bytes at most, as in Kafka."""
+    answers: list[incremental.AlterConfigsResourceResponse] = []
+    for first in range(0, 5000, 1000):
+        value = ",".join(item % number for number in range(first, first + 1000))
+        config = incremental.AlterableConfig(name=key, config_operation=2, value=value)
+        resource = incremental.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
+        asked = incremental.IncrementalAlterConfigsRequest(resources=[resource])
+        answers += drive(admin.broker, asked, incremental.IncrementalAlterConfigsResponse, 1).responses
+    codes = [answer.error_code for answer in answers]
+    assert codes == sorted(codes, key=bool)
+    assert set(codes) == {0, code}
+    assert "exceeds the maximum value size of 32767 bytes" in str(answers[-1].error_message)
+
+
 def test_changes_can_be_only_validated(admin: AdminBroker) -> None:
     config = incremental.AlterableConfig(name="flush.ms", config_operation=0, value="9")
     resource = incremental.AlterConfigsResource(resource_type=TOPIC, resource_name="orders", configs=[config])
