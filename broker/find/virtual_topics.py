@@ -272,6 +272,7 @@ class VirtualPartition(Partition):
         self._commits = OffsetWaits()
         self._roles = self.leading = None
         self.take_over(PartitionState(real.replicas, real.isr, real.leader, real.leader_epoch))
+        self.passed_over = ()
         self._log = None  # it has no log of its own that could be configured or measured
 
     def __hash__(self) -> int:

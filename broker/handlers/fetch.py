@@ -449,8 +449,9 @@ def converted_response(
             assert partition is not None, "only a partition that was found has records"
             records = cast(TransferableRecords, data.records)
             converting.append(data)
+            offset, max_bytes, epoch = target.fetch_offset, target.max_bytes, partition.leader_epoch
             conversions.append(
-                Conversion(partition, records, params.version, target.fetch_offset, params.isolation, target.max_bytes)
+                Conversion(partition, records, params.version, offset, params.isolation, max_bytes, epoch)
             )
 
     def fill(converted: list[bytes | KafkaError]) -> FetchResponse:

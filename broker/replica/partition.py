@@ -62,6 +62,15 @@ HIGH_WATERMARK = -1
 """The offset of DeleteRecords that means all committed records."""
 
 
+class PassedOver(NamedTuple):
+    """Range of offsets, from ``first`` to below ``end``, in which clients of old formats found no messages in a leader
+    epoch. A log is not truncated within its leader's epoch, so nothing comes into the range."""
+
+    leader_epoch: int
+    first: int
+    end: int
+
+
 class LogMetrics(NamedTuple):
     """Size and offsets of a log that is open."""
 
@@ -95,6 +104,7 @@ class Partition:
         "leader_epoch",
         "leading",
         "node_id",
+        "passed_over",
         "replicas",
         "topic_id",
         "topic_partition",
@@ -131,6 +141,8 @@ class Partition:
         self._cursor: FetchCursor | None = None
         self.bytes_in = 0
         """Bytes of records that clients produced here since the broker started."""
+        self.passed_over: tuple[PassedOver, ...] = ()
+        """Ranges of this kind that clients found last, in the present leader epoch or an earlier one. Any thread."""
         self._roles: Roles | None = None
         self.leading: Leading | None = None
         """The leader's state, if this broker leads and there are followers."""

@@ -6,22 +6,23 @@ client's own limit applies. Up to v2 that limit is hard: a first message beyond 
 for more (KIP-74). At most ``MAX_CONVERTED_RECORDS`` records of one request are converted; its later partitions get
 none, and the client fetches them again. Conversions beyond ``INLINE_BYTES`` or ``INLINE_RECORDS``, and those of
 compressed batches, are done in a thread: everything here may run in any thread. A range of control batches has no
-messages. Reading continues after such a range, or the client would ask for the same offset without end.
+messages. Reading continues after such a range, or the client would ask for the same offset without end. A request that
+has passed over MAX_PASSED_BYTES ends there, and the next one goes on there (``Partition.passed_over``).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tidelog.broker.replica.partition import Partition
+from tidelog.broker.replica.partition import Partition, PassedOver
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.records.down_convert import ConversionLimit, down_convert, read_exactly
+from tidelog.log.segment.batch_scan import BatchHeader, iter_headers
 from tidelog.protocol.errors import CorruptMessageError, KafkaError, UnsupportedVersionError
 from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.message_set import LegacyRecordBatch
-from tidelog.protocol.record.record_batch import HEADER, LOG_OVERHEAD
 from tidelog.protocol.transferable import TransferableRecords
 
 MAX_CONVERTED_BYTES = 1024 * 1024
@@ -30,10 +31,8 @@ INLINE_BYTES, INLINE_RECORDS = 32 * 1024, 200
 thread."""
 _LAST_VERSION_OF_MAGIC_0 = 1
 _LAST_VERSION_WITH_HARD_LIMIT = 2
-_MAX_RANGES = 100
-"""Largest number of ranges of control batches that are skipped for one partition of a request; after them the
-partition has no records in this answer. The client then asks for the same offset again, until the log's start has
-moved. The limit protects the thread, and is far above what logs usually have."""
+_MAX_PASSED_RANGES = 8
+"""Largest number of ranges that are noted for a partition. Clients that are far apart find one each."""
 
 
 class Conversion(NamedTuple):
@@ -46,6 +45,8 @@ class Conversion(NamedTuple):
     isolation: FetchIsolation
     max_bytes: int
     """The client's limit for this partition."""
+    leader_epoch: int
+    """The partition's when the records were read: a log is not truncated within one."""
 
 
 def fits_turn(conversions: Sequence[Conversion]) -> bool:
@@ -97,29 +98,32 @@ def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
     Raises UnsupportedVersionError if the topic forbids conversion, what ``down_convert`` raises, and what
     ``Partition.read_in_thread`` raises.
     """
-    partition, records, version, offset, isolation, allowed = conversion
+    partition, records, version, offset, isolation, allowed, _ = conversion
     magic = 0 if version <= _LAST_VERSION_OF_MAGIC_0 else 1
     max_bytes = min(allowed, MAX_CONVERTED_BYTES)
     first_bytes = allowed if version <= _LAST_VERSION_WITH_HARD_LIMIT else None
-    for _ in range(_MAX_RANGES):
+    while True:
         try:
             if not partition.config.message_downconversion_enable:
                 raise UnsupportedVersionError(f"message.downconversion.enable is false for {partition.topic_partition}")
-            converted = b"".join(
-                down_convert([records], magic, offset, max_bytes, first_bytes=first_bytes, limit=limit)
-            )
-            if converted or limit.records <= 0 or not isinstance(records, TransferableRecords):
+            source, end = records, offset
+            if isinstance(records, TransferableRecords):
+                source, end = _skip_markers(records, offset)
+            converted = b"".join(down_convert([source], magic, offset, max_bytes, first_bytes=first_bytes, limit=limit))
+            if converted or min(max_bytes, limit.records) <= 0 or not isinstance(source, TransferableRecords):
                 return converted
-            offset = _offset_after(records, offset)
+            offset = _pass_over(conversion, max(offset, _end_of(source, end)))
+            limit.passed_bytes -= len(records)
         finally:
             if isinstance(records, TransferableRecords):
                 records.release()
+        if limit.passed_bytes <= 0:
+            return b""
         records = partition.read_in_thread(
             offset, MAX_CONVERTED_BYTES, isolation=isolation, min_one_message=True
         ).records
         if not records:
             return b""
-    return b""
 
 
 def convert_all(conversions: Sequence[Conversion]) -> list[bytes | KafkaError]:
@@ -135,12 +139,54 @@ def _converted_or_error(conversion: Conversion, limit: ConversionLimit) -> bytes
         return error
 
 
-def _offset_after(records: TransferableRecords, offset: int) -> int:
-    """Return the offset after the last complete batch of a range. Raises KafkaStorageError."""
+class _Range:
+    """Reader of the batch headers of a fetched range, many at once."""
+
+    path = "a fetched range"
+
+    def __init__(self, records: TransferableRecords) -> None:
+        self._records = records
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Read bytes of the range's file. Raises KafkaStorageError."""
+        return read_exactly(self._records, size, position)
+
+    def headers(self) -> Iterator[BatchHeader]:
+        """Iterate over the headers of the complete batches. Raises KafkaStorageError, CorruptMessageError."""
+        records = self._records
+        return iter_headers(self, records.position, records.position + records.size)
+
+
+def _skip_markers(records: TransferableRecords, offset: int) -> tuple[TransferableRecords, int]:
+    """Return the range without the control batches at its beginning, of which only the headers are read, and the offset
+    after them; ``offset`` if there are none. The result does not retain the file. Raises KafkaStorageError,
+    CorruptMessageError."""
     position, end = records.position, records.position + records.size
-    while end - position >= HEADER.size:
-        header = HEADER.unpack(read_exactly(records, HEADER.size, position))
-        position += LOG_OVERHEAD + header[1]
-        if position <= end:
-            offset = header[0] + header[6] + 1
+    for header in _Range(records).headers():
+        if not header.is_control:
+            break
+        position, offset = header.position + header.size, header.last_offset + 1
+    return TransferableRecords(records.file, position, end - position), offset
+
+
+def _end_of(records: TransferableRecords, offset: int) -> int:
+    """Return the offset after the last complete batch of a range; ``offset`` if there is none. Raises
+    KafkaStorageError, CorruptMessageError."""
+    for header in _Range(records).headers():
+        offset = header.last_offset + 1
     return offset
+
+
+def _pass_over(conversion: Conversion, end: int) -> int:
+    """Note that no messages follow the fetch offset below ``end``. Return the offset at which to go on: it is higher if
+    an earlier request came further."""
+    partition, epoch, first = conversion.partition, conversion.leader_epoch, conversion.fetch_offset
+    others = []
+    for known in partition.passed_over:
+        if known.leader_epoch == epoch and known.first <= end and first <= known.end:
+            first, end = min(first, known.first), max(end, known.end)
+        elif known.leader_epoch == epoch:
+            others.append(known)
+    if end > first:
+        partition.passed_over = (*others[1 - _MAX_PASSED_RANGES :], PassedOver(epoch, first, end))
+    return end

@@ -196,7 +196,7 @@ def fetch_as_old_client(data: DataBroker, partition: Partition, offset: int) -> 
     with ThreadPoolExecutor(1) as threads:
         for _ in range(5):
             info = partition.read(offset, 1 << 20, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True)
-            conversion = Conversion(partition, info.records, 2, offset, FetchIsolation.HIGH_WATERMARK, 1 << 20)
+            conversion = Conversion(partition, info.records, 2, offset, FetchIsolation.HIGH_WATERMARK, 1 << 20, 0)
             data.run_turn()
             data.loop.advance(PAUSE_MS)
             if info.records:

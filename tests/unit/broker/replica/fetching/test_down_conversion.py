@@ -13,18 +13,19 @@ import pytest
 
 from tests.support.logs import marker
 from tests.support.topics import create_topic
-from tests.unit.broker.data_broker import DataBroker, batch
+from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker, batch
 from tests.unit.broker.requests.test_dispatch import LongWire
 from tidelog.broker.replica.fetching import down_conversion
 from tidelog.broker.replica.fetching.down_conversion import INLINE_RECORDS
 from tidelog.broker.requests.route import Pending
+from tidelog.log.follower.append import append_as_follower
 from tidelog.log.records import down_convert
 from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.errors import NotLeaderOrFollowerError
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.record.message_set import ByteBufferMessageSet
-from tidelog.protocol.record.record_batch import HEADER, BatchOptions
+from tidelog.protocol.record.record_batch import HEADER, BatchOptions, Record, build_batch
 
 GZIP = CompressionType.GZIP
 
@@ -172,7 +173,7 @@ def test_a_bad_sector_after_control_batches_is_an_error_of_its_partition(
     pread = os.pread
 
     def failing(descriptor: int, size: int, position: int) -> bytes:
-        if size == HEADER.size:
+        if size == HEADER.size and "t-0" in os.readlink(f"/proc/self/fd/{descriptor}"):
             raise OSError(errno.EIO, "bad sector")
         return pread(descriptor, size, position)
 
@@ -183,3 +184,71 @@ def test_a_bad_sector_after_control_batches_is_an_error_of_its_partition(
     # What clients of that age know of a disk that fails.
     assert (first.error_code, second.error_code) == (NotLeaderOrFollowerError.code, 0)
     assert second.records
+
+
+def append_markers(data: DataBroker, count: int) -> None:
+    for _ in range(count):
+        data.replica_manager.partition("t", 0).append_records(
+            memoryview(marker(7, commit=True)), origin=AppendOrigin.COORDINATOR
+        )
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges of four markers, of which a request passes over eight or nine."""
+    monkeypatch.setattr(down_conversion, "MAX_CONVERTED_BYTES", 4 * len(marker(7, commit=True)))
+    monkeypatch.setattr(down_convert, "MAX_PASSED_BYTES", 8 * len(marker(7, commit=True)))
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("starts", [[0], [0, 200], [200, 0], [350, 0, 200]])
+def test_a_client_gets_on_behind_any_number_of_markers(data: DataBroker, wire: LongWire, starts: list[int]) -> None:
+    """It asks for the same offset again and again, as other clients of the partition do."""
+    append_markers(data, 500)
+    append(data, 0, 3, CompressionType.NONE)
+    waiting, requests = set(starts), 0
+    while waiting and requests < 80:
+        requests += 1
+        for offset in sorted(waiting, key=starts.index):
+            if converted(wire, wire.send(fetch(offset, max_bytes=200), 2)) != [[]]:
+                waiting.discard(offset)
+    assert not waiting
+    assert requests >= 10, "one request does not hold a thread until the messages are found"
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_what_was_passed_over_is_forgotten_with_the_leader_epoch(data: DataBroker, wire: LongWire) -> None:
+    """Another leader may have truncated the log, and other records may be there now."""
+    append_markers(data, 20)
+    for _ in range(2):
+        assert converted(wire, wire.send(fetch(0, max_bytes=200), 2)) == [[]]
+    partition = data.replica_manager.partition("t", 0)
+    assert partition.passed_over[0].end > 10
+    partition.local_log.truncate_to(10)
+    partition.leader_epoch += 1
+    append(data, 0, 15, CompressionType.NONE)
+    (found,) = converted(wire, wire.send(fetch(0, max_bytes=2000), 2))
+    assert found[:3] == [10, 11, 12]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_client_that_wants_no_bytes_passes_over_no_messages(data: DataBroker, wire: LongWire, version: int) -> None:
+    append(data, 0, 3, GZIP)
+    wire.wait(wire.send(fetch(0, max_bytes=0), version))
+    assert data.replica_manager.partition("t", 0).passed_over == ()
+    assert converted(wire, wire.send(fetch(0), version), version) == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("codec", [CompressionType.NONE, GZIP])
+def test_a_client_gets_on_from_an_offset_that_the_cleaner_removed(data: DataBroker, wire: LongWire, codec: int) -> None:
+    """A wrapper of which all messages lie before the offset would be fetched again without end."""
+    log = data.replica_manager.partition("t", 0).local_log
+    for first in (0, 10):
+        records = [Record(first + number, TIMESTAMP_MS, b"k", b"v") for number in range(5)]
+        options = BatchOptions(base_offset=first, last_offset_delta=9, compression=codec)
+        append_as_follower(log, memoryview(build_batch(records, options)), 0)
+    log.update_high_watermark(log.log_end_offset)
+    size = log.segments.active.size // 2
+    (found,) = converted(wire, wire.send(fetch(7, max_bytes=size), 2))
+    assert found == [10, 11, 12, 13, 14][: len(found)]
+    assert found
