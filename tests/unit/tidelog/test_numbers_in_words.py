@@ -15,13 +15,13 @@ NUMBERS = ["²", "٣", "9" * 5000]
 
 
 class OneBroker:
-    """A stand-in for a cluster of one broker, which leads every partition."""
+    """A stand-in for a cluster of one broker with topics of ten partitions."""
 
     def brokers(self) -> dict[int, tuple[str, int]]:
         return {3: ("host", 9092)}
 
-    def leader(self, _topic: str, _partition: int) -> None:
-        pass
+    def partition_count(self, _topic: str) -> int:
+        return 10
 
 
 CLUSTER: Any = OneBroker()
