@@ -1,9 +1,10 @@
 """Proof of transaction indices: the entries of a segment's ``.txnindex`` are compared with the markers in its records.
 
-A missing, emptied or cut index looks like that of a segment without aborted transactions. So after a load an index is
-*unproven*, unless a digest of the last checkpoint (``tidelog.log.files.index_digests``) matches it. Readers and the
-cleaner prove it before its first use. A read on the event loop raises UnprovenIndexError instead; its caller has the
-index proven in a thread, and reads again. A proof has these steps:
+A missing, emptied or cut index looks like a whole one with fewer aborted transactions. So after a load an index is
+*unproven*, unless a digest of the last checkpoint (``tidelog.log.files.index_digests``) matches it, its segment is
+empty, or the load has rebuilt it. Readers and the cleaner prove it before its first use. A read on the event loop
+raises UnprovenIndexError instead; its caller has the index proven in a thread, and reads again. A proof has these
+steps:
 
     producer state at the segment's base    -> transactions that are open there
     headers of the segment, read once       -> aborted transactions, and those open at its end

@@ -1,8 +1,9 @@
 """Leader epochs of a log and the offset at which each began (KIP-101, KIP-279).
 
-Invariant: epochs strictly grow and start offsets do not decrease. Each batch has its leader's epoch, so the file
-``leader-epoch-checkpoint`` can always be rebuilt from the records. Each change is written at once (recovery writes all
-its changes at its end), but synced only with the next flush of the log. An unreadable file is rebuilt.
+Invariant: epochs strictly grow and start offsets do not decrease. The file is ``leader-epoch-checkpoint``. If it is
+unreadable, or empty although the records have epochs, it is rebuilt from the epochs in the batches of magic 2. Each
+change is written at once, except that a load writes its changes at its end, and a thread those of new leaders. The file
+is synced later: by the next flush of the log, or when a follower makes a truncation durable.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class LeaderEpochCache:
         self.latest_epoch = UNDEFINED_EPOCH
 
     def load(self) -> None:
-        """Read the file. Raises CheckpointCorruptError if it has to be rebuilt."""
+        """Read the file. Raises CheckpointCorruptError if it has to be rebuilt, LogStorageError if reading fails."""
         self._publish(_monotone(read_leader_epochs(self._file_system, self._path)))
 
     @property
@@ -134,7 +135,7 @@ class LeaderEpochCache:
 
 
 def _monotone(entries: list[EpochEntry]) -> list[EpochEntry]:
-    """Return the entries without those that contradict later ones, which an older broker could leave (KAFKA-7897)."""
+    """Return the entries without those that contradict later ones, which an older broker could leave (KAFKA-7415)."""
     kept: list[EpochEntry] = []
     for entry in entries:
         while kept and (entry.epoch <= kept[-1].epoch or entry.start_offset < kept[-1].start_offset):

@@ -2,15 +2,16 @@
 
 Start: after a clean stop only names are listed; a log opens at its first use (ten thousand
 partitions start in a fraction of a second and hold no descriptor). All logs of a log directory without the
-clean-shutdown marker are recovered, in threads, before the broker serves.
+clean-shutdown marker, or with a damaged checkpoint, are recovered, in threads, before the broker serves.
 
 A partition that cannot be loaded is refused: each request for it gets the error, while the others are served. If the
 error may pass by itself (a full disk, no descriptors, no permission), ``room`` tries again each second; an
 administrator can have every refused log tried again. A directory that fails is offline until the next start. If
 two directories have a log of one partition, the partition is refused until a start finds only one.
 
-A deletion is complete when ``delete_log`` returns: the directory has another name (``<topic>-<n>.<id>-delete``) and the
-partition may be created again; its files are removed after ``file.delete.delay.ms``.
+A deletion is complete when ``delete_log`` returns: the partition's directory has another name
+(``<topic>-<n>.<id>-delete``), unless its log directory is offline, and the partition may be created again. Its files
+are removed after ``file.delete.delay.ms``, on a full disk sooner.
 
 The manager's lock guards only the table of partitions and the directories' tables of offsets. Each partition's entry
 has a lock of its own, under which the log is opened and deleted: rebuilding the indices of one log does not delay
@@ -80,7 +81,8 @@ _MAX_CLOSING_THREADS = 16
 
 
 class DirectoryDescription(NamedTuple):
-    """A log directory as DescribeLogDirs describes it. All sizes are in bytes, -1 if unknown."""
+    """A log directory as DescribeLogDirs describes it. All sizes are in bytes. The disk's are -1 if unknown, and
+    ``sizes`` lacks partitions whose size is unknown."""
 
     path: str
     failure: KafkaStorageError | None
@@ -156,8 +158,8 @@ class LogManager:
         topic_ids: Mapping[str, bytes] | None = None,
         found_ids: Mapping[str, bytes] | None = None,
     ) -> list[TopicPartition]:
-        """Find the logs, and recover those in directories without the clean-shutdown marker. Return the partitions of
-        unknown topics.
+        """Find the logs, and recover those in directories without the clean-shutdown marker, or with a damaged
+        checkpoint. Return the partitions of unknown topics.
 
         ``topic_configs`` gives a topic's configuration whenever a log opens, in any thread. It gives None for a topic
         that does not exist, whose logs are reported and left as they are. ``topic_ids`` has the ids. ``deleted_topics``
@@ -206,8 +208,9 @@ class LogManager:
             logger.error("the high watermarks of recovered logs could not be written yet: %s", error)
 
     def shutdown(self, broker_epoch: int = 0) -> None:
-        """Flush and close every log, write the checkpoints and, if all that succeeded, the clean-shutdown marker. If a
-        directory failed, the marker names no epoch, because the directory's logs may be created elsewhere (KIP-966)."""
+        """Flush and close every log, and write the checkpoints. A directory gets the clean-shutdown marker if all that
+        succeeded in it, and none of its logs was refused. If any directory had failed before, no marker names the
+        broker epoch, because the logs of the failed one may be created elsewhere (KIP-966)."""
         if not self.has_all_directories:
             broker_epoch = UNKNOWN_BROKER_EPOCH
         for directory in self._online:
@@ -267,7 +270,7 @@ class LogManager:
         saves_epochs: bool = True,
     ) -> UnifiedLog:
         """Return the log of a partition. If there is none, it is created in the directory with the id ``directory_id``;
-        if that is not online, in the one with the fewest partitions.
+        if that is not online, in the online one with the fewest partitions (see ``cordoned`` for those left out).
 
         While a directory is offline, a log that is not found may lie there: then none is created, unless ``is_new``
         says that the topic is new. None is created either if ``is_wanted`` returns False, as for a topic that is being
@@ -397,7 +400,7 @@ class LogManager:
 
     @property
     def has_all_directories(self) -> bool:
-        """True when every directory is online. The logs in a directory that is offline are not known."""
+        """True when every directory is online. The logs in one that failed at the start are not known."""
         return all(directory.is_online for directory in self.directories)
 
     @property

@@ -1,8 +1,9 @@
 """The offset index (``.index``): offset -> byte position, one entry per ``index.interval.bytes`` of records.
 
 Entry, 8 bytes big-endian: ``relative offset 4 | position 4``. The offset is the *last* of the batch that begins at
-``position``, relative to the segment's base offset. Both strictly grow. The first batch of a segment has no entry, so
-no entry written here has relative offset 0. A first entry that has relative offset 0 is accepted, as in Kafka.
+``position``, relative to the segment's base offset. Both strictly grow. Apache Kafka's entry may have the last offset
+of a whole append, of several batches. The first batch of a segment has no entry, so no entry written here has relative
+offset 0. A first entry that has relative offset 0 is accepted, as in Kafka.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class OffsetIndex(AbstractIndex):
         return self._entry_of(read(slot, 1)).offset if slot < entries else None
 
     def append(self, offset: int, position: int) -> None:
-        """Add an entry. Raises KafkaStorageError when full or out of order."""
+        """Add an entry. Raises KafkaStorageError when full or out of order, or when the write fails."""
         relative, last = offset - self.base_offset, self._last
         entries = self.entries if last is None else self._entries
         if entries >= self.max_entries:

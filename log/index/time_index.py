@@ -2,7 +2,7 @@
 
 Entry, 12 bytes big-endian: ``timestamp 8 | relative offset 4``: every record at or before the offset in this segment
 has a timestamp <= the entry's. Timestamps strictly grow, because only a new maximum makes an entry. The last entry of a
-closed segment has the segment's largest timestamp. Timestamps may be anything up to 2^63 - 1.
+closed segment has the segment's largest timestamp. An entry's timestamp is at least 0 and at most 2^63 - 1.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TimeIndex(AbstractIndex):
     def maybe_append(self, timestamp: int, offset: int, *, on_roll: bool = False) -> None:
         """Add an entry when ``timestamp`` is a new maximum. ``on_roll`` may use the reserved last slot.
 
-        Raises KafkaStorageError when full.
+        Raises KafkaStorageError when full, or when the write fails.
         """
         last = self._last
         if timestamp <= (last[0] if last is not None else self.last_entry.timestamp):

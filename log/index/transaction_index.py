@@ -11,8 +11,8 @@ Last offsets strictly grow. A reader of offsets [from, to) under read_committed 
 is made with the first entry.
 
 A rebuild is made in memory and replaces the file as a whole at its end: a file with part of the entries would look
-complete. An entry that a full disk refuses stays in memory too, because its marker is in the log already; ``save``
-writes it later, and until then no recovery point passes its segment.
+complete. An entry that cannot be written because of a recoverable error, such as a full disk, stays in memory too: its
+marker is in the log already. ``save`` writes it later, and until then no recovery point passes its segment.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class TransactionIndex:
     def __init__(self, file_system: FileSystem, path: str, start_offset: int) -> None:
         self._file_system = file_system
         self._file: OpenFile | None = None
-        #: Held while the file is opened, read, renamed or closed: a reader must not miss the file between two names (it
-        #: would take aborted records for committed ones), nor read from a descriptor that is another file's by now.
+        #: Held while the file is read, opened for that, renamed or closed. A reader must not miss the file between two
+        #: names, as it would take aborted records for committed ones. Nor may it read from a descriptor that is another
+        #: file's by now.
         self._file_lock = threading.RLock()
         self._entries = -1
         self._last_offset: int | None = None
@@ -65,11 +66,13 @@ class TransactionIndex:
         self._is_sealed = False
         self.is_unsynced = False
         """Whether entries were added, or all were replaced, since the last flush."""
-        #: False after a load without a matching digest, until ``tidelog.log.index_proof`` has compared the markers.
+        #: False after the load of a segment with records that neither rebuilt the index nor found a matching digest,
+        #: until ``tidelog.log.index_proof`` has compared the entries with the markers.
         self.is_proven = True
         #: True if it is known that no transaction is open at the end of the segment; only a proof learns that.
         self.is_settled = False
-        #: Size of the segment's records, and the digest for that size; None until ``index_proof`` computes it.
+        #: Size of the segment's records, and the digest for that size; None until ``index_proof`` has computed it for
+        #: the present entries.
         self.digest: tuple[int, str] | None = None
         self.path = path
         self.start_offset = start_offset
@@ -179,7 +182,8 @@ class TransactionIndex:
         return found, False
 
     def sanity_check(self) -> None:
-        """Raise IndexCorruptError if an entry has an unknown version, or ends before the segment begins."""
+        """Raise IndexCorruptError if an entry has an unknown version, or a last offset before the segment. Raises
+        KafkaStorageError if the file cannot be read."""
         if self._entries and self._file_system.exists(self.path):
             for entry in self._iterate():
                 if entry.last_offset < self.start_offset:
@@ -231,8 +235,8 @@ class TransactionIndex:
             self._is_sealed = True
 
     def close(self) -> None:
-        """Save and close the file; a later read opens it again. Raises KafkaStorageError; then entries are missing from
-        the file, and the log must not count as closed cleanly."""
+        """Save and close the file; a later read opens it again. Raises KafkaStorageError; then entries may be missing
+        from the file, and the log must not count as closed cleanly."""
         try:
             self.save()
         finally:

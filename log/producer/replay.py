@@ -1,4 +1,6 @@
-"""Replay of batches into producer state, shared by recovery, truncation and index rebuilds."""
+"""Replay of stored batches into producer state, for loads, truncations, followers' appends, and rebuilds and proofs of
+transaction indices.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ _VALUE = struct.Struct(">hi")
 
 def marker_of(batch: Buffer, producer_id: int, producer_epoch: int, offset: int) -> Marker | None:
     """Find the end-transaction marker in a control batch; None if a cleaner has emptied the batch, or it holds another
-    control record."""
+    control record. Raises what ``RecordBatch.records`` raises."""
     for record in RecordBatch(batch).records():
         if record.key is None or len(record.key) < _KEY.size:
             return None
@@ -56,7 +58,8 @@ def marker_of(batch: Buffer, producer_id: int, producer_epoch: int, offset: int)
 
 
 def replay_batch(state: ProducerStateManager, header: BatchHeader, batch: Buffer) -> AbortedTxn | None:
-    """Apply a stored batch; return the transaction to index if it is a marker that aborted one."""
+    """Apply a stored batch; return the transaction to index if it is a marker that aborted one. Raises what
+    :func:`marker_of` raises. ``batch`` is read only if it is a control batch."""
     aborted = None
     if header.producer_id >= 0:
         if header.is_control:

@@ -67,8 +67,8 @@ STRICT_TRANSACTION_VERSION = 2
 
 
 PRODUCERS_UNDER_LOCK = 1000
-"""Largest number of producers that are looked at under the log's lock at a time, by their expiry and by the cleaner. To
-check them takes 0.3 ms: appends wait for the lock."""
+"""Largest number of producers that are looked at under the log's lock at a time, by ``remove_expired`` and by the
+cleaner. To check them takes 0.3 ms: appends wait for the lock."""
 
 
 class ProducerBatch(NamedTuple):
@@ -249,8 +249,8 @@ def _is_expired(entry: ProducerEntry | None, idle_since_ms: float) -> bool:
 
 
 class ProducerStateManager:
-    """Producer state and its snapshots in one partition directory. Call it under the log's lock, or before other
-    threads know the log."""
+    """Producer state and its snapshots in one partition directory. Call it under the log's lock, which
+    ``remove_expired`` takes itself, or before other threads know the log."""
 
     __slots__ = (
         "_directory",
@@ -275,7 +275,7 @@ class ProducerStateManager:
         self._time = time
         self._expiration_ms = expiration_ms
         self._ongoing: dict[int, int] = {}  # open transactions: first offset -> producer id, ascending
-        # Ended transactions whose marker the high watermark has not passed: first offset -> marker's offset, by marker.
+        # Ended transactions whose marker the high watermark has not passed: first offset -> marker's offset.
         self._unreplicated: dict[int, int] = {}
         self._first_unreplicated = _ABOVE_ALL
         self._last_snapshot_offset = NO_OFFSET
@@ -296,9 +296,9 @@ class ProducerStateManager:
     def find_if_next(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
     ) -> ProducerEntry | None:
-        """Return the producer's entry if a batch outside of transactions is its next one: the same epoch, the next
-        sequence, none of the last five again, no open transaction. If not, call ``find_duplicate`` and ``check``: they
-        accept such a batch too, at three times the cost.
+        """Return the producer's entry if a batch outside of transactions is certain to be its next one: the same epoch,
+        the next sequence, none of the last five again, no open transaction. Otherwise return None; then
+        ``find_duplicate`` and ``check`` decide, at three times the cost.
         """
         entry = self.producers.get(producer_id)
         if entry is None or entry.producer_epoch != epoch or entry.current_txn_first_offset >= 0:
@@ -551,7 +551,7 @@ def _snapshot_of(state: ProducerStateManager) -> bytearray:
 
 
 def producers_in_parts(state: ProducerStateManager, count: int) -> Iterator[list[ProducerEntry]]:
-    """Yield the producers, ``count`` at a time, newest first. Any thread, without the log's lock.
+    """Yield the producers, ``count`` at a time, newest first. Any thread; the log's lock is not needed.
 
     Producers may be added and forgotten between two parts. A producer that stays is yielded at least once, and
     perhaps again if older ones were forgotten meanwhile.
