@@ -70,13 +70,14 @@ def down_convert(
     """Convert the batches of ``sources`` (slices of files, or bytes) to format ``to_magic`` (0 or 1), piece by piece.
 
     ``first_offset`` is the fetch offset. At most ``max_bytes`` are yielded in all, and the last message may be cut.
-    Only the first message may be larger: up to ``first_bytes``, or complete whatever its size without them. Nothing is
-    yielded if the range has only control batches (the caller reads on after it) or ``limit`` is used up. The sources
-    are not released.
+    Only the first message may be larger: up to ``first_bytes`` of it are yielded, or all of it if that is None. Nothing
+    is yielded if the range has no record to convert, as with control batches (the caller reads on after it), or if
+    ``limit`` is used up. The sources are not released.
     This blocks on disk and codecs: run it in a thread when the range is large.
 
-    Raises UnsupportedCompressionTypeError when the first batch to convert is zstd, CorruptMessageError and
-    InvalidRecordError on damage, KafkaStorageError when reading fails.
+    Raises UnsupportedCompressionTypeError when the first batch to convert is zstd or of an unknown codec;
+    MessageTooLargeError when a batch decompresses to more than DEFAULT_MAX_DECOMPRESSED_BYTES; CorruptMessageError and
+    InvalidRecordError on damage; KafkaStorageError when reading fails.
     """
     remaining, is_first = max_bytes, True
     limit = limit or ConversionLimit()

@@ -1,8 +1,8 @@
 """Record-level work of produce requests, look-ups by time and the replay of metadata: compiled where the package is,
 else the reference in plain Python.
 
-The choice is made once, at import. Results do not depend on it, except that errors for a large malformed section name
-no byte when compiled. Any thread.
+The choice is made once, at import. Results do not depend on it, with two exceptions: compiled, errors for a large
+malformed section name no byte, and ``max_header_bytes`` has no effect. Any thread.
 """
 
 from __future__ import annotations

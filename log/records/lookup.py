@@ -1,8 +1,8 @@
 """Search by time inside one stored batch of any format: the last step of ListOffsets (KIP-33). A batch header has the
 batch's largest timestamp; a search for that timestamp finds the record that has it (KIP-734).
 
-A magic 2 batch is searched by ``tidelog.log.records.engine`` without making record objects, other batches record by
-record. Under log append time every record of a batch has the batch's time, so only the offset decides.
+A magic 2 batch under create time is searched by ``tidelog.log.records.engine`` without making record objects, all
+others record by record. Under log append time every record of a batch has the batch's time, so only the offset decides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def first_at_or_after(
     """Find the first record at or after ``timestamp`` (ms) whose offset is at least ``min_offset``; None if there is
     none.
 
-    Raises InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError as reading the batch does.
+    Raises InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError and, for an old format only,
+    CorruptMessageError, as reading the batch does.
     """
     if not isinstance(batch, RecordBatch) or batch.timestamp_type == LOG_APPEND_TIME:
         for record in batch.records(max_decompressed_bytes):

@@ -83,8 +83,8 @@ def explain(section: Buffer, count: int) -> SectionCheck:
 
 
 def check_usual_record(data: bytes) -> SectionCheck | None:
-    """Check a single record of the form most small requests have: both deltas 0, no headers, sizes of one or two bytes.
-    Return None for any other, also a malformed one.
+    """Check a single record of the form most small requests have: both deltas 0, no headers, length and value size in
+    at most two bytes, key size in one. Return None for any other, also a malformed one.
     """
     size = len(data)
     position = 1
@@ -213,7 +213,8 @@ def first_at_or_after(
 ) -> TimestampPosition | None:
     """Find the first record whose deltas are at least ``timestamp_delta`` ms and ``min_offset_delta``.
 
-    Raises InvalidRecordError if that record, or one before it, is malformed.
+    Raises InvalidRecordError if the section cannot hold ``count`` records, or if the length or a delta of that record,
+    or of one before it, is malformed. Other fields are not checked.
     """
     for found in _deltas(section, count):
         if found.timestamp_delta >= timestamp_delta and found.offset_delta >= min_offset_delta:

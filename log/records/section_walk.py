@@ -1,8 +1,8 @@
 """Compiled walks over a records section, equal to those of ``tidelog.log.records.reference``, which defines a section.
 
-Each call takes any buffer of bytes. A malformed section is passed to the reference, which names the fault. Bits above
-32 and 64 in varints of 5 and 10 bytes are dropped, as in the reference. Large sections are walked without the
-interpreter lock. C types are in ``section_walk.pxd``. Any thread.
+Each call takes any buffer of bytes. ``check_section`` and ``first_at_or_after`` pass a malformed section to the
+reference, which names the fault, and walk large sections without the interpreter lock. Bits above 32 and 64 in varints
+of 5 and 10 bytes are dropped, as in the reference. C types are in ``section_walk.pxd``. Any thread.
 """
 
 from __future__ import annotations

@@ -4,13 +4,15 @@ A request of a megabyte can decompress to gigabytes and hold millions of records
 
     of a request   bytes after decompression, records in compressed batches, records rebuilt or checked one by one
                    beyond them: MessageTooLargeError; Java's producer then splits its batch (KIP-126)
-    of a turn      for one batch or old set that is validated within an iteration ("turn") of the loop: the same,
-                   but smaller; beyond them: TooMuchForTurnError, and the caller does the work in a thread
+    of a turn      for one batch or old set that is validated within an iteration ("turn") of the loop: the
+                   constants that begin with TURN_; beyond them: TooMuchForTurnError, and the caller does the work
+                   in a thread
 
 The limits of a turn are not added up over the batches of a request: its handler looks at the clock between them, and
 goes on in a later turn if need be. A batch that is validated again, because a thread has to do it or others have
 appended meanwhile, counts once (``restore``). Coordinators append without a budget, because the broker itself chooses
-what they write. A budget belongs to one request, and is used by one thread at a time.
+what they write. A budget belongs to one request, and is used by one thread at a time; ``TURN`` and ``NO_BUDGET`` are
+shared.
 """
 
 from __future__ import annotations
@@ -173,7 +175,7 @@ class WorkBudget:
 
 def one_batch_budget() -> WorkBudget:
     """Build a budget for a request of one batch, which begins in a turn and may go on in a thread. The topic's limits
-    bound its bytes, so only the number of rebuilt records is limited here.
+    bound the batch's bytes, so in a thread only the number of rebuilt records is limited.
     """
     return WorkBudget(in_turn=True, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT)
 

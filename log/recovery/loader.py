@@ -78,8 +78,8 @@ logger = logging.getLogger(__name__)
 
 
 class LoadRequest(NamedTuple):
-    """Request to load a log, with all that the caller knows of it. ``clean``: the last stop left the clean-shutdown
-    marker.
+    """Request to load a log, with all that the caller knows of it. ``clean``: the log needs no recovery, because its
+    log directory was shut down cleanly or the log is new.
     """
 
     topic_partition: TopicPartition
@@ -221,7 +221,7 @@ class LogLoader:
 
     def _ensure_topic_id(self) -> bytes | None:
         """Return the topic id in ``partition.metadata``. If there is none, the caller's id is written there; the first
-        flush that syncs names of segments syncs it too. Raises InconsistentTopicIdError.
+        flush that syncs names of segments syncs it too. Raises InconsistentTopicIdError, KafkaStorageError.
         """
         wanted = self._request.topic_id
         known = self._read_topic_id()
@@ -235,7 +235,7 @@ class LogLoader:
 
     def _read_topic_id(self) -> bytes | None:
         """Read the id in ``partition.metadata``; None if there is none, or if it cannot be read but the caller knows
-        the id: a power loss may have left the file empty. Raises CheckpointCorruptError.
+        the id: a power loss may have left the file empty. Raises CheckpointCorruptError, LogStorageError.
         """
         if self._request.found_id is not None:
             return self._request.found_id

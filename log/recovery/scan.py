@@ -1,10 +1,10 @@
 """Recovery's walk over a chunk of a segment, compiled: checks headers, CRC-32C and offsets, and collects index entries.
 
 ``SegmentScan.scan`` walks over whole magic 2 batches from the front of a chunk, as long as each is valid and follows
-the one before. It stops at the first that is not so: damage, an old format, a full index. The walk in plain Python
-(``tidelog.log.recovery.segment_recovery``) goes on from there and finds what is wrong. So nothing is decided about
-damage here, and both walks give equal results. A follower's append walks over fetched records in the same way
-(``tidelog.log.follower.append``).
+the one before. It stops at a batch that is damaged, of an old format, or due for an entry in a full index. The walk in
+plain Python (``tidelog.log.recovery.segment_recovery``) goes on from there and finds what is wrong. So nothing is
+decided about damage here, and both walks give equal results. A follower's append walks over fetched records in the same
+way (``tidelog.log.follower.append``).
 
 A call collects index entries in the form of the files (8 and 12 bytes, big-endian), at the batches where appends would
 make them; the leader epochs that begin; and a row for each batch that has a producer id. C types are in ``scan.pxd``.

@@ -14,7 +14,7 @@ were synced, nothing valid follows  LogLoadError: after a cut, new records would
 ==================================  =================================================================================
 
 Valid batches are walked by compiled code (``tidelog.log.recovery.walk``) where the package is compiled. Plain Python
-walks where it is not, and from the first damaged or old-format batch on.
+walks where it is not, and from the first batch on that the compiled walk cannot take.
 
 ``index_fault`` finds what is wrong with the indices of a segment, by their first and last entries or by every entry.
 ``end_after_entries`` finds where the segment ends, and whether entries are missing at its end. ``rebuild_indices``
@@ -257,7 +257,8 @@ def _intact_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memory
 
 
 def find_next_batch(segment: LogSegment, start: int, next_offset: int) -> int | None:
-    """Find the byte at or after ``start`` at which the next batch with a right CRC begins; None if there is none.
+    """Find the byte at or after ``start`` at which the next batch with a right CRC and no offset below ``next_offset``
+    begins; None if there is none.
 
     Only batches of magic 2 are found: their headers are long enough to be recognized.
     """
