@@ -14,7 +14,7 @@ Swap: the steps, and what the next start does after a crash during each::
     6  directory synced; .deleted unlinked later             -> .deleted files are removed
 
 A disk that does not keep the order of renames could have a new segment under its final name beside an old one that it
-overlaps; the log is then refused, as by Apache Kafka.
+overlaps; the log is then refused.
 
 Retention has two halves: the log start offset moves, and the log manager makes it durable; then the segments below it
 are removed, oldest first. The renames are not synced, so a power loss may undo any of them; segments missing below the
@@ -254,7 +254,8 @@ def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSeg
     """Carry out steps 4 and 5 of a swap under the log's lock. A flush or read that does not find a renamed file takes
     the lock too, and then sees the new segments.
 
-    The caller syncs the directory afterwards. Raises KafkaStorageError; the next start then finishes the swap.
+    The caller syncs the directory afterwards. Raises KafkaStorageError: then the log is out of service, and its next
+    load finishes the swap.
     """
     ascending = sorted(new, key=lambda segment: segment.base_offset)
     present = [segment for segment in old if segment in log.segments]
@@ -291,6 +292,6 @@ def sync_swap(log: UnifiedLog) -> None:
 
 
 def _fail_swap(log: UnifiedLog, error: LogStorageError) -> None:
-    """Take the log out of service: only some files are renamed, which the next load resolves."""
+    """Take the log out of service; its next load undoes or finishes the swap."""
     log.note_error(error)
     log.take_out_of_service(error)

@@ -55,7 +55,7 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 class SegmentPosition(NamedTuple):
-    """Position and size, in bytes, of the batch that holds an offset."""
+    """Position and size, in bytes, of the first batch that ends at or after an offset."""
 
     position: int
     size: int
@@ -176,7 +176,7 @@ class LogSegment:
         """Write batches at the end and return the byte at which they begin. ``last_offset`` is the first batch's, for
         an index entry; ``offset_of_max`` is the last offset of the batch with ``max_timestamp``.
 
-        Raises KafkaStorageError, with the records cut back. Under the log's lock.
+        Raises KafkaStorageError; ``size`` is unchanged then. Under the log's lock.
         """
         size = self.records.size
         since = self._bytes_since_entry
@@ -198,7 +198,7 @@ class LogSegment:
     def append_batches(self, batches: BatchesToAppend) -> int:
         """Write batches at the end, then their index entries, and return the byte at which the batches begin.
 
-        Raises KafkaStorageError, with the records cut back. Under the log's lock.
+        Raises KafkaStorageError; ``size`` is unchanged then. Under the log's lock.
         """
         position = self.records.append(batches.records)
         if position == 0:
@@ -238,8 +238,8 @@ class LogSegment:
         return self._waited_for_roll(max_timestamp) > segment_ms - self.roll_jitter_ms
 
     def _waited_for_roll(self, max_timestamp: int) -> int:
-        """Return the milliseconds from the first batch's timestamp to ``max_timestamp``; from creation when batches
-        carry none.
+        """Return the milliseconds from the first batch's timestamp to ``max_timestamp``. If that batch has none, return
+        those since the segment was made, loaded or emptied.
         """
         first = self._rolling_timestamp
         if first is None:

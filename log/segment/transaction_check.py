@@ -5,8 +5,8 @@
     its first offset                               after the producer's previous marker, at most the first record's
     its last stable offset                         at most the first undecided offset after the marker
 
-A cleaner removes records, so an entry may begin before the first record that is left. A transaction that was open where
-the reading began may lack an entry, as its first records are not known. One thread.
+A cleaner removes records, so an entry may begin before the first record that is left. An aborted transaction of which
+no record was read may lack an entry, as it is not known whether it had records. One thread.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TransactionIndexCheck:
         self._ended: dict[int, _EndedTransaction] = {}
 
     def forget(self) -> None:
-        """Forget the open transactions, because the log is damaged here."""
+        """Forget all transactions and markers, because the segment that was read is damaged."""
         self._open.clear()
         self._markers.clear()
         self._ended.clear()
