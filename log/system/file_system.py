@@ -49,7 +49,7 @@ class LogStorageError(KafkaStorageError):
     @property
     def is_recoverable(self) -> bool:
         """True when the directory may stay online: a full or read-only disk, a limit of file sizes, no permission, no
-        descriptors or memory left."""
+        descriptors or memory left. It is never true of a failed sync."""
         return self.os_errno in RECOVERABLE_ERRNOS and self.operation != "sync"
 
     @property

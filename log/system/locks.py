@@ -16,7 +16,7 @@ def holder_of(path: str) -> int | None:
     container are not listed.
 
     Files on several disks may have the same inode number, so the device counts, too. On btrfs and some overlays
-    ``stat`` tells another device than the list: then None is returned rather than a process that may be another one.
+    ``stat`` tells another device than the list: then None is returned, though a process may hold the lock.
     """
     try:
         status = os.stat(path)

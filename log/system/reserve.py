@@ -39,9 +39,9 @@ class Reserve:
         return self._file_system.exists(self._path)
 
     def make(self) -> None:
-        """Allocate the file unless it is there with its size. Raises LogStorageError, and leaves no file then.
+        """Allocate the file unless it is there with its size. Raises LogStorageError.
 
-        A kill during the allocation leaves a shorter file, which is extended here.
+        A failed allocation leaves no file. A kill during one leaves a shorter file, which is extended here.
         """
         if self._size_bytes == 0:
             return

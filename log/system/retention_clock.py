@@ -1,10 +1,9 @@
 """The wall clock for retention and expiry, on which a jump ahead counts only after it has lasted for an hour.
 
-Of all that a wrong clock causes, only deletions are irreversible. A change of the difference between wall clock
-and monotonic clock shows a jump; for an hour, time goes on as if the clock had not jumped. If a clock was behind at
-boot and is then set right, records are kept an hour longer, nothing more. If it is ahead at its first reading, that
-cannot be seen. Whatever deletes or rewrites by stored timestamps reads this clock: retention, the cleaner, the expiry
-of committed offsets and of transactional ids.
+A deletion that a wrong clock causes cannot be undone. A change of the difference between wall clock and monotonic clock
+shows a jump; for an hour, time goes on as if the clock had not jumped. If a clock was behind at boot and is then set
+right, records are kept an hour longer, nothing more. If it is ahead at its first reading, that cannot be seen.
+Retention, the cleaner, the expiry of committed offsets and that of transactional ids each have a clock of this kind.
 """
 
 from __future__ import annotations
