@@ -83,7 +83,8 @@ class RejectedRecordsError(InvalidRecordError):
 
 
 class RejectedTimestampsError(InvalidTimestampError):
-    """Single records have timestamps out of bounds: ``record_errors`` lists them (at most ``MAX_RECORD_ERRORS``)."""
+    """Single records have invalid timestamps: ``record_errors`` lists them, and those that lack a key on a compacted
+    topic (at most ``MAX_RECORD_ERRORS`` in all)."""
 
     def __init__(self, message: str, record_errors: Sequence[RecordError]) -> None:
         super().__init__(message)

@@ -98,7 +98,7 @@ class CheckedBatch:
         self.is_control = False
 
     def take(self, result: ValidationResult) -> None:
-        """Set all fields from a result of ``validate_generally``."""
+        """Set all fields from the result of a validation."""
         summary = result.batches[0]
         self.records = result.records
         self.first_offset = result.first_offset

@@ -11,8 +11,8 @@ deltas 0..n-1; an uncompressed set; a magic 1 wrapper whose inner offsets are 0.
 again, undecoded. Otherwise the records are decoded and one batch (or set) of the topic's format and codec is built.
 
 The usual request, one magic 2 batch with nothing else to change, takes a short path: one header unpack, one CRC, one
-walk over the records, one ``pack_into``; where the package is compiled, ``tidelog.log.validation.single_batch``. If
-that finds any fault, :func:`validate_generally` finds it again and names it.
+walk over the records, one ``pack_into``; where the package is compiled, ``tidelog.log.validation.single_batch``. A
+batch that this path declines is checked again by :func:`validate_generally`, which names any fault.
 
 The same records are refused as by Kafka's LogValidator and UnifiedLog, with the same error codes; errors about single
 records have the records' indices (KIP-467). Some rules are stricter. A producer may not set the delete horizon bit.
@@ -132,7 +132,7 @@ class LogValidator:
 
         Raises InvalidRecordError, CorruptMessageError, MessageTooLargeError, InvalidTimestampError,
         UnsupportedCompressionTypeError, UnsupportedForMessageFormatError, and TooMuchForTurnError if ``budget`` has the
-        limits of a turn; the buffer is then unchanged.
+        limits of a turn. After any error the buffer is unchanged.
         """
         checked = CheckedBatch.__new__(CheckedBatch)
         if self.assign_unchanged(records, next_offset, leader_epoch, now_ms, budget, checked):
@@ -152,7 +152,7 @@ class LogValidator:
         """Check the usual batch and give it offsets in place, noted in ``checked``; return False for any other batch,
         which stays unchanged.
 
-        Raises what ``WorkBudget.decompress`` raises, TooMuchForTurnError.
+        Raises InvalidRecordError, what ``WorkBudget.decompress`` raises, TooMuchForTurnError.
         """
         if not self._is_fast:
             return False
