@@ -22,7 +22,7 @@ Find = Callable[[str, int, int, str], None]
 def check_batch_times(find: Find, rows: IntegerArray, timestamps: IntegerArray, position: int) -> None:
     """Compare the largest times of batch rows with ``timestamps``, those of their records, one batch after another.
 
-    ``position``: byte of the file at which the rows' positions begin.
+    ``position``: byte of the file from which the rows' positions count.
     """
     largest = _largest_times(rows, timestamps)
     by_producer = rows[:, at.ATTRIBUTES] & _LOG_APPEND == 0

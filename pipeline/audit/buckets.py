@@ -1,5 +1,5 @@
-"""Counts and checksums of a log's records per ten minutes, for the report of an audit. A table is compared by offsets
-(``audit.table``), not by these.
+"""Counts and checksums of a log's records per ten minutes, for the report of an audit. Comparisons with a table
+(``audit.table``, ``audit.latest``) do not use them.
 
 A bucket is ten minutes of record time, named by its first millisecond. Its checksum is the sum of the records' hashes
 mod 2^64 (:mod:`tidelog.pipeline.engine.reference`), so it does not depend on order, and buckets of segments can be

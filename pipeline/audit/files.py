@@ -6,7 +6,7 @@
     replication-offset-checkpoint
     .snapshot                           readable, its checksum holds
     partition.metadata                  readable
-    anything else                       index files without their segment, and files that Kafka does not write
+    anything else                       index files without their segment, and files that no broker writes
 
 A missing snapshot, epoch file or checkpoint is not a finding: the broker rebuilds them, and a copy may lack them. One
 thread.
@@ -53,9 +53,9 @@ class FileFinding(NamedTuple):
 
 
 class LogEnds(NamedTuple):
-    """Start and end of a log according to checkpoints: the log should begin at or below ``start`` (-1: unknown).
+    """Start and end of a log according to checkpoints, each -1 if it is not known.
 
-    It should end at or above ``end``, which is from ``end_file``.
+    The log should begin at or below ``start``, and end at or above ``end``, which is from ``end_file``.
     """
 
     start: int
@@ -64,8 +64,8 @@ class LogEnds(NamedTuple):
 
 
 def check_small_files(directory: str, bases: Collection[int], next_offset: int) -> Iterator[FileFinding]:
-    """Yield findings about the files of a directory. ``bases``: base offsets of its segments, to which those that were
-    made since are added; ``next_offset``: the log's end.
+    """Yield findings about the files of a directory. ``bases``: base offsets of its segments when they were listed;
+    segments made since then count, too. ``next_offset``: the log's end.
     """
     try:
         names = sorted(names_in(directory))

@@ -9,9 +9,9 @@ Apache Kafka writes an entry for an append, which is several batches if a follow
 of all, and the position of the first.
 
 Zeros after the entries, in a log that was not closed, are not a fault. Only the first entry of a time index may have
-zeros alone: that of a first record of time 0. An entry without a batch at the end of the walk is a fault. In an active
-segment the entries after the last right one, or from one on that does not ascend, may be those of removed records: a
-truncation leaves them in the files, and they are no fault. Arrays are int64; one thread.
+zeros alone: that of a first record of time 0. An entry without a batch at the end of the walk is a fault, unless the
+segment is damaged. In an active segment the entries after the last right one, or from one on that does not ascend, may
+be those of removed records: a truncation leaves them in the files, and they are no fault. Arrays are int64; one thread.
 """
 
 from __future__ import annotations
@@ -217,7 +217,8 @@ def _read(path: str, entry: np.dtype[Any]) -> tuple[np.ndarray[Any, Any], bool]:
 
 
 def _limits_of(positions: IntegerArray) -> IntegerArray:
-    """Return for each entry the position before which its append must end: that of the next entry, if it ascends."""
+    """Return for each entry the byte before which the last batch of its append begins: the next entry's position if
+    that is larger, otherwise no limit."""
     limits = np.full(len(positions), np.iinfo(np.int64).max)
     limits[:-1] = np.where(positions[1:] > positions[:-1], positions[1:], limits[:-1])
     return limits

@@ -2,7 +2,7 @@
 
     span      the first and the last (epoch, sequence) of a producer in a part of the log, in log order
     follow    compares batches with the spans so far, finds the duplicates, and extends the spans
-    join      compares the span of a segment with that of the segment before: whether the two overlap
+    join      compares the spans of a producer in two segments: whether the later begins with a sequence of the earlier
 
 Sequences go from 0 to 2^31 - 1 and begin again at 0. A sequence that jumps ahead is not a fault here: a cleaner
 may have removed the batches between. Their offsets are then missing, which is a hole (``tidelog.pipeline.plan.holes``).

@@ -328,7 +328,7 @@ class _SegmentWalk:
         return self._pass_damage(kind, position + int(row[at.POSITION]), offset, why)
 
     def _pass_damage(self, kind: str, position: int, offset: int, why: str) -> int:
-        """Find the byte at which to go on after damage; the next batch there shows which offsets are damaged."""
+        """Record damage and return the byte at which to go on. The next batch shows which offsets are damaged."""
         target = find_resume_position(self._file, position, self._end, self._indices.batches_after(position))
         self.audit.unreadable_bytes += target - position
         self.audit.ends_damaged = True

@@ -187,8 +187,8 @@ def _select_fitting(fit: Any, batch: pa.RecordBatch, found: Comparison) -> pa.Re
 
 
 def table_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
-    """Yield the table's rows of the plan's range with the columns of ``log_batches``. Raises ArrowException, OSError,
-    PipelineError."""
+    """Yield the table's rows with the columns of ``log_batches``, at least those in the plan's range. Raises
+    ArrowException, OSError, PipelineError."""
     schema = _COLUMNS.arrow_schema()
     if plan.rows is None:
         return
@@ -218,7 +218,7 @@ def _file_batches(path: str) -> Iterator[pa.RecordBatch]:
 
 
 def columns_of(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield columns of a file's rows. Raises ArrowException, also if the file lacks one."""
+    """Yield columns of a file's rows. Raises ArrowException, also for a missing column, and OSError."""
     import pyarrow as pa
 
     missing = [name for name in columns if name not in file.schema_arrow.names]

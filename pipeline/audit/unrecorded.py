@@ -74,7 +74,8 @@ def _equals(column: Any, value: Any) -> Any:
 
 
 def sum_partitions(found: Iterable[UnrecordedRows]) -> list[UnrecordedRows]:
-    """Sum up to one entry for each topic and partition, in order; rows without a topic or partition come last."""
+    """Sum up to one entry for each topic and partition, in order. Rows without a topic come last, and among those
+    of a topic the ones without a partition."""
     found_partitions: dict[PartitionKey, UnrecordedRows] = {}
     for one in found:
         partition = one.topic, one.partition
