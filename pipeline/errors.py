@@ -28,7 +28,8 @@ class OptionError(PipelineError):
 
 
 class SelectionError(PipelineError):
-    """A path is missing, unreadable or not a Kafka data directory, or a named topic or partition does not exist.
+    """A path is missing, unreadable or not a Kafka data directory, a named topic or partition does not exist, or no
+    topic matches a pattern.
 
     Also raised when directories of one partition cannot be read as its replicas.
     """

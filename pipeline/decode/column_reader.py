@@ -12,8 +12,8 @@ table whose positions are bytes of that buffer (``tidelog.pipeline.decode.layout
 for the next block.
 
 Nothing is dropped silently: a batch that is cut or damaged, or whose offsets go back, is a CorruptBatchError.
-Every offset of the slice must be in a batch, unless ``tidelog.pipeline.plan.holes`` says that a cleaner removed its
-record.
+With ``looks_for_holes`` every offset of the slice must be in a batch, unless ``tidelog.pipeline.plan.holes`` says that
+a cleaner removed its record.
 """
 
 from __future__ import annotations
@@ -262,8 +262,8 @@ class ColumnReader:
     def _check_end(self, at: int) -> None:
         """Check the offsets around byte ``at`` of the chunk, where the batches reach or pass the slice's end offset.
 
-        A batch's CRC does not cover its offset, and a damaged offset would hide the records after it. So if the plan
-        has more batches, or the next batch has a lower offset, the offset is damaged. Raises CorruptBatchError.
+        A batch's CRC does not cover its offset, and a damaged offset would hide the records after it. So the offset is
+        damaged if bytes of an exact slice are left, or if the next batch has a lower offset. Raises CorruptBatchError.
         """
         if self._piece.is_exact and self._position + at < self._piece.end_position:
             raise self._corrupt_error(
@@ -409,8 +409,8 @@ class ColumnReader:
     # ---- damage
 
     def _damage_error(self, status: int, at: int) -> CorruptBatchError:
-        """Build the error for the damaged batch at ``at``. Besides a wrong CRC and an offset that goes back, it has the
-        reason that ``RecordBatch`` gives when it decodes the records, if there is one."""
+        """Build the error for the damaged batch at ``at``. Its reason is a wrong CRC, an offset that goes back, the
+        error of ``RecordBatch`` when it decodes the records, or, without any of these, an impossible header."""
         if status == layout.BAD_CRC:
             stored = int.from_bytes(self._chunk.view(at + 17, at + 21), "big")
             return self._corrupt_error(at, f"its checksum does not hold (stored crc {stored:#010x})")

@@ -71,9 +71,9 @@ def decode_chunk(chunk: Any, bounds: Any, limits: Any, key: Any, aborted: Any, t
 
 
 def decode_section(buffer: Any, context: Any, limits: Any, key: Any, table: Any, progress: Any) -> int:
-    """Append the records of one uncompressed section to the table, which has room for RECORDS of them.
+    """Append the wanted records of one uncompressed section to the table, which has room for all RECORDS of it.
 
-    Returns NEED_BYTES when it is well-formed, else MALFORMED with the table's ROWS as before.
+    Returns NEED_BYTES when the section is well-formed, else MALFORMED with ROWS of ``progress`` as before.
     """
     held = words.hold(buffer)
     bases = words.hold(context)
@@ -188,8 +188,8 @@ def _decode_batches(
 def _look(
     chunk: Bytes, at: int, bounds: Integers, lowest: int, limits: Integers, aborted: Integers, transactions: int
 ) -> tuple[int, int, bool]:
-    """Check the batch at ``at``: (status, its size or 0 when it is cut, whether it may have wanted rows). With
-    NEED_BYTES no fault was found.
+    """Check the batch at ``at``: (status, its size, whether it may have wanted rows). With NEED_BYTES no fault was
+    found, and a size of 0 means that the batch is cut.
     """
     size = bounds[_SIZE]
     if size - at < _HEADER_BYTES:
@@ -224,8 +224,8 @@ def _look(
 
 
 def _reaches_into(chunk: Bytes, at: int, size: int, last: int) -> bool:
-    """Return whether ``last`` is an offset of the batch at ``at`` or a later one; false where the chunk has less than
-    its header."""
+    """Return whether ``last`` is an offset of the batch at ``at`` or a later one; false where the chunk has no whole
+    header of magic 2."""
     return size - at >= _HEADER_BYTES and chunk[at + 16] == 2 and words.load_be_i64(chunk, at) <= last
 
 

@@ -162,7 +162,8 @@ def open_planned(piece: SegmentSlice, count: ReadCount) -> OpenSegment | None:
 
 def _is_of_another_topic(piece: SegmentSlice) -> bool:
     """Return whether the active segment of a slice belongs to a topic that was created again: its file may have the
-    inode of the deleted one, and no other value shows that. An object of a store has a version of its own."""
+    inode of the deleted one, and no other value shows that. True also if the topic's id cannot be read. An object of a
+    store has a version of its own."""
     if piece.topic_id is None or piece.ctime_ns or is_remote(piece.path):
         return False
     directory = os.path.dirname(piece.path)

@@ -41,8 +41,8 @@ PROGRESS_SLOTS = 3
 NEED_BYTES, TABLE_FULL, END, COMPRESSED, OLD_FORMAT, BAD_CRC, MALFORMED, HOLE = range(8)
 #: Columns of ``aborted``, whose rows are sorted: a producer's records from its first to its last offset are aborted.
 PRODUCER, FIRST, LAST = range(3)
-#: Slots of a section's ``context``: the bases of its records' deltas, their number, and the section's first and end
-#: byte.
+#: Slots of a section's ``context``: the bases of its records' deltas, the log append time, 1 if all records have that
+#: time, the number of records, and the section's first and end byte.
 BASE_OFFSET, BASE_TIMESTAMP, APPEND_TIME, IS_APPEND_TIME, RECORDS, SECTION_START, SECTION_END = range(7)
 CONTEXT_SLOTS = 7
 #: Bytes that a buffer has after its data: a varint may be read past the end before its record is refused.

@@ -3,7 +3,7 @@
 a damaged batch                   its bytes are passed to the caller, and reading goes on at the next batch, or at
                                   the next one that the offset index names
 a record whose time in            its batch is passed to the caller, and all other records are read, those of the
-microseconds exceeds 64 bits      same batch, too
+microseconds exceeds 64 bits      same batch, too; without the column timestamp it is a record like all others
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ MIN_MILLISECONDS, MAX_MILLISECONDS = -(2**63 // 1000), (2**63 - 1) // 1000
 class Damage(NamedTuple):
     """Bytes of a slice's file that could not be read, and the reason. ``offset`` is the base offset that the damaged
     bytes have, which may be damaged, too. If only a record's time is the reason, ``offset`` is that record's, and the
-    bytes are those of its batch; they are empty if an earlier record of the batch has them.
+    bytes are those of its batch; they are empty if an earlier record of the batch has them. ``size`` counts all bytes,
+    ``data`` has the first KEPT_BYTES at most.
     """
 
     piece: SegmentSlice
@@ -64,8 +65,8 @@ def read_past_damage(
     """Yield the records of slices of one partition as ``pyarrow.RecordBatch``es; ``keep`` is called with the bytes that
     cannot be read. ``wanted`` has the column offset.
 
-    Raises DataLossError and other PipelineErrors; CorruptBatchError and MalformedTimestampError only without ``keep``.
-    MalformedTimestampError is also raised with ``keep`` if the record with that time is not found again.
+    Raises DataLossError and other PipelineErrors; CorruptBatchError only without ``keep``; MalformedTimestampError
+    without ``keep``, or if the record with that time is not found again.
     """
     waiting = list(slices)
     while waiting:
@@ -118,7 +119,7 @@ class _Reading:
         self._lost_before = len(options.lost)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches, up to damage. Raises PipelineError for everything but damage."""
+        """Yield the batches, up to the ``problem``. Raises PipelineError for all other faults."""
         try:
             yield from self._read(self.piece, self.options)
         except MalformedTimestampError as error:

@@ -1,8 +1,8 @@
 """Requirements of an export on a Delta table that exists: its columns, partitions and constraints.
 
 deltalake adds any file to any table. But readers see only the columns of the table's schema, and cannot read a file
-that has one of them with another type. They take the values of partition columns from the table's log, where a file of
-an export has none. Delta takes two names for one if they differ only in case.
+that has one of them with another type. They take the values of partition columns from the Delta log, where a file of an
+export has none. Delta takes two names for one if they differ only in case.
 """
 
 from __future__ import annotations
