@@ -1,11 +1,12 @@
 """The work of one export task: slices of segments become a Parquet file, or with ``split_by`` several. Another file has
-what cannot be a row.
+the dead letters: bytes that could not be read, or could not be a row of the table.
 
-    slices -> read_slice -> Arrow batches -> row groups -> staging/<run>/data/NAME         zstd
+    slices -> read_slice -> Arrow batches -> row groups -> staging/<run>/data/NAME
     a batch or record that cannot be a row -> one row of staging/<run>/dead-letter/NAME    its bytes and the reason
+    a value that cannot be decoded -> its row, with value columns that are null, and a dead letter
 
-Reading goes on after a damaged batch (``tidelog.pipeline.decode.past_damage``). A file is synced before its name is
-reported, and a range without rows has no file.
+With ``keep_damaged`` reading goes on after a damaged batch (``tidelog.pipeline.decode.past_damage``). A file is synced
+before its name is reported, and a range without rows has no file.
 
 Columns are those of ``format("tidelog")``; ``tidelog.pipeline.export.parquet`` describes how the file is
 written and how it grows.
@@ -54,7 +55,7 @@ class FilePlan:
     ``ends_in_name``: the file never grows, and its name has its end offset. ``split_by`` hour or day: one file for each
     hour or day of the rows, which are then held in memory. ``latest``: only the last row of each key, including
     deletes. ``keep_damaged``: damaged batches become dead letters; otherwise the first one is an error. ``store`` has
-    the files; ``suffix`` ends each name. ``values`` decodes values to columns.
+    the files; ``suffix`` follows the offsets in each name. ``values`` decodes values to columns.
     """
 
     slices: tuple[SegmentSlice, ...]

@@ -36,7 +36,8 @@ class MergePlan:
     """Files to merge into one, or into one for each set of columns that they have.
 
     ``paths``: files of the table or staged files. ``later``: the staged files with later records. ``target``: the file
-    to write. ``is_new``: the rows may include deletes. ``size``: bytes of ``paths``.
+    to write. ``is_new``: ``paths`` are staged, and their deletes are left out. ``size``: bytes of ``paths``, 0 for
+    staged files.
     """
 
     paths: tuple[str, ...]
@@ -51,7 +52,7 @@ class MergePlan:
 class MergeResult:
     """Result of a merge, each file with its number of rows.
 
-    ``stays``: paths of files that keep all rows; ``written``: names of the files that replace the others.
+    ``stays``: paths of the files that stay as they are; ``written``: names of the files that replace the others.
     """
 
     stays: tuple[tuple[str, int], ...]

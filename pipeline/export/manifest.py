@@ -3,7 +3,7 @@ export.
 
     TABLE/_tidelog/manifest-00000007.json     version 7; each version is a file of its own, never changed
     TABLE/_tidelog/commit.lock                held while a version is added
-    TABLE/data/*.parquet                      the rows;  TABLE/dead-letter/*.parquet  bytes that are not records
+    TABLE/data/*.parquet                      the rows;  TABLE/dead-letter/*.parquet  the dead letters
     TABLE/_tidelog/staging/<run>/             files that a run has written and not committed
 
 A version has the whole state: each topic's id, the exported offsets and the largest record time of each partition, and
@@ -66,7 +66,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Contents of a table for one partition: its committed records from offset ``start`` to below ``end``.
+    """Contents of a table for one partition: its records from offset ``start`` to below ``end``.
 
     ``complete_timestamp`` is the largest record time in ms, -1 without records. ``lost``: ranges (start, end) whose
     records were gone before they could be exported. ``leader_epoch``: epoch of offset ``end - 1``, -1 if not known.
@@ -216,7 +216,8 @@ class ExportTable:
     def open(self) -> Manifest:
         """Create missing directories, read the newest version, and finish the commit of a killed run.
 
-        Raises BadRequestError when the directory holds something else or cannot be created, JobError.
+        Raises BadRequestError when the directory holds something else or cannot be created, JobError, OSError,
+        KafkaStorageError.
         """
         if os.path.isdir(self.path) and os.listdir(self.path) and not os.path.isdir(self._own):
             raise BadRequestError(f"{self.path} is not empty and no exported table: expected an empty or new directory")
@@ -240,7 +241,7 @@ class ExportTable:
             self._file_system.sync_directory(os.path.dirname(path))
 
     def read(self) -> Manifest:
-        """Read the newest version. Raises JobError."""
+        """Read the newest version. Raises JobError, OSError."""
         versions = self._versions()
         if not versions:
             return Manifest()
@@ -267,7 +268,7 @@ class ExportTable:
     def begin_run(self, run: str) -> StagingRun:
         """Create a staging directory for this run. If the run dies, the next run removes it.
 
-        Raises JobError if another run has locked it, OSError.
+        Raises JobError if another run has locked it, OSError, KafkaStorageError.
         """
         path = self.directory(DIRECTORY, STAGING, run)
         with self.hold_lock():  # without the lock another run could remove it before it is owned
@@ -283,7 +284,8 @@ class ExportTable:
     def commit(self, manifest: Manifest, staged: StagingRun) -> None:
         """Commit ``manifest`` as the newest version, then move its staged files into the table.
 
-        Raises ConflictError when that version exists because another run was faster; nothing is changed then.
+        Raises ConflictError when that version exists because another run was faster; nothing is changed then. Raises
+        JobError, OSError, KafkaStorageError.
         """
         with self.hold_lock():
             if self.read().version != manifest.version - 1:
@@ -356,7 +358,7 @@ class _Lock:
 class StagingRun:
     """One run's staging directory, owned as long as its lock is held.
 
-    ``store`` has its files; ``suffix`` ends their names.
+    ``store`` has its files; ``suffix`` follows the offsets in their names.
     """
 
     run: str

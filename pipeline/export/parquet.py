@@ -81,7 +81,8 @@ class RowWriter:
     def begin_with(self, earlier: str) -> bool:
         """Write the rows of the file at ``earlier`` first, with equal bytes; False if that is not possible.
 
-        After False only ``give_up`` may be called. Raises JobError when that file has other columns or cannot be read.
+        After False only ``give_up`` may be called. Raises JobError when that file has other columns or cannot be read,
+        OSError when the new one cannot be written.
         """
         with self.give_up_on_error(), _open_earlier(earlier) as (source, file):
             if file.schema_arrow.names == self._schema.names[: len(file.schema_arrow.names)]:

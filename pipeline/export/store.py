@@ -33,7 +33,11 @@ def properties_of(properties: Mapping[str, Any]) -> Properties:
 
 
 class TableStore(Protocol):
-    """Files of a table, by path. Each method may raise OSError."""
+    """Files of a table, by path. Methods may raise OSError.
+
+    ``put`` on a mounted file system raises KafkaStorageError. An object store's methods may raise OptionError and
+    RemoteError.
+    """
 
     def part_of(self, path: str) -> str:
         """Return the path at which this attempt writes a file until it is complete."""
