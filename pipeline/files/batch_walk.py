@@ -25,7 +25,10 @@ class ValidEnd(NamedTuple):
 
 
 def headers(file: OpenSegment, start: int, end: int) -> Iterator[BatchHeader]:
-    """Yield the headers of the complete batches between two bytes. Raises CorruptBatchError at an impossible header."""
+    """Yield the headers of the complete batches between two bytes.
+
+    Raises CorruptBatchError at an impossible header, other PipelineErrors when the file cannot be read.
+    """
     position, offset = start, -1
     try:
         for header in iter_headers(file, start, end):
@@ -58,7 +61,7 @@ def valid_end(file: OpenSegment, base_offset: int, start: int = 0) -> ValidEnd:
 def header_at(file: OpenSegment, position: int) -> BatchHeader | None:
     """Read the header of the batch that begins at ``position``; None if the file ends before the header does.
 
-    Raises CorruptBatchError when the bytes there are not a batch header.
+    Raises CorruptBatchError when the bytes there are not a batch header, other PipelineErrors when they cannot be read.
     """
     data = file.read_at(position, 61)
     if len(data) < 26 or (data[16] == 2 and len(data) < 61):
@@ -70,6 +73,6 @@ def header_at(file: OpenSegment, position: int) -> BatchHeader | None:
 
 
 def next_offset_of(path: str, base_offset: int, count: ReadCount | None = None) -> int:
-    """Find the offset after the last record of a closed segment."""
+    """Find the offset after the last record of a closed segment. Raises FileNotFoundError, PipelineError."""
     with OpenSegment(path, count) as file:
         return valid_end(file, base_offset).next_offset

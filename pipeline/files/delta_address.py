@@ -58,14 +58,14 @@ class DeltaAddress:
         return is_remote(self.path)
 
     def open(self, version: int | None = None) -> DeltaTable:
-        """Open a version of the table, by default the newest. Raises RemoteError, JobError."""
+        """Open a version of the table, by default the newest. Raises RemoteError, JobError, OSError for a directory."""
         from deltalake import DeltaTable
 
         with delta_errors(self):
             return DeltaTable(self.uri, version=version, storage_options=dict(self.options))
 
     def open_if_there(self) -> DeltaTable | None:
-        """Open the newest version; None if there is no table. Raises RemoteError, JobError."""
+        """Open the newest version; None if there is no table. Raises RemoteError, JobError, OSError for a directory."""
         from deltalake import DeltaTable
 
         with delta_errors(self):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: Scheme of an address -> pyarrow's name for it.
 SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfss", "hdfs": "hdfs"}
-#: The same stores, when they hold the objects of a remote tier (``tiered``).
+#: The same stores, when they hold the objects of a remote tier (``tier.tiered``).
 SCHEMES |= {f"tiered+{name}": f"tiered+{kind}" for name, kind in SCHEMES.items() if kind != "hdfs"}
 MAX_LISTINGS = 10_000
 _SEPARATOR = "://"
@@ -144,7 +144,7 @@ _LISTINGS: OrderedDict[str, tuple[float, dict[str, RemoteInfo]]] = OrderedDict()
 
 
 def list_directory(directory: str) -> dict[str, RemoteInfo]:
-    """List the names in a directory. Raises FileNotFoundError when nothing lies there, RemoteError."""
+    """List the names in a directory. Raises FileNotFoundError when nothing lies there, OptionError, RemoteError."""
     known = _LISTINGS.get(directory)
     if known is not None and time.monotonic() - known[0] < LISTING_S:
         return known[1]
@@ -170,7 +170,7 @@ def forget_listing(directory: str) -> None:
 def info_of(path: str) -> RemoteInfo | None:
     """Look a path up in the listing around it; None when it is missing. A bucket is a directory if it has objects.
 
-    Raises RemoteError.
+    Raises OptionError, RemoteError.
     """
     directory, _, name = path.rpartition("/")
     if directory.endswith(":/"):  # the path is a bucket
@@ -182,7 +182,7 @@ def info_of(path: str) -> RemoteInfo | None:
 
 
 def is_remote_directory(path: str) -> bool:
-    """Return whether anything lies below a path. Raises RemoteError."""
+    """Return whether anything lies below a path. Raises OptionError, RemoteError."""
     try:
         return bool(list_directory(path))
     except FileNotFoundError:
@@ -192,15 +192,15 @@ def is_remote_directory(path: str) -> bool:
 class RemoteFiles:
     """Small files of an object store, for the readers of ``tidelog.log.files.checkpoints``; one thread.
 
-    ``exists`` fetches the whole file and keeps it for ``read_file``, so that both need one request. ``files_at`` makes
-    an instance for each file.
+    ``exists`` fetches the whole file and keeps it for ``read_file``, which then sends no request. ``files_at`` makes an
+    instance for each file.
     """
 
     def __init__(self) -> None:
         self._contents: dict[str, bytes] = {}
 
     def exists(self, path: str) -> bool:
-        """Return whether the file is there, and read it then. Raises RemoteError."""
+        """Return whether the file is there, and read it then. Raises OptionError, RemoteError."""
         try:
             self._contents[path] = _content(path)
         except FileNotFoundError:
@@ -208,7 +208,8 @@ class RemoteFiles:
         return True
 
     def read_file(self, path: str) -> bytes:
-        """Read all of a file. Raises RemoteError, and LogStorageError for a missing file, as a local file system."""
+        """Read all of a file. Raises OptionError, RemoteError; LogStorageError for a missing file, as a local file
+        system."""
         known = self._contents.pop(path, None)
         try:
             return _content(path) if known is None else known

@@ -43,7 +43,7 @@ class RemoteFile:
     """An open object of a store; its user closes it. One thread."""
 
     def __init__(self, path: str, count: ReadCount) -> None:
-        """Raises FileNotFoundError, RemoteError."""
+        """Raises FileNotFoundError, OptionError, RemoteError."""
         self.path = path
         self._count = count
         try:
@@ -126,7 +126,7 @@ class RemoteFile:
 
 def _open_object(path: str) -> tuple[Any, int]:
     """Open the object; return it and a number that identifies this version of it, never 0. Raises FileNotFoundError,
-    RemoteError.
+    OptionError, RemoteError.
     """
     file_system, key = locate(path)
     with remote_errors(path, "opened"):

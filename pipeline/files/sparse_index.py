@@ -123,8 +123,7 @@ def has_final_times(segments: Sequence[SegmentFile], number: int, count: ReadCou
     """Return whether the time index of ``segments[number]`` is final: a roll added its last entry and cut the file.
 
     A roll creates the next segment first. Until the next segment has a batch, the roll may be under way, or was never
-    finished.
-    Raises FileNotFoundError.
+    finished. Raises FileNotFoundError, PipelineError.
     """
     if number + 2 != len(segments):
         return number + 2 < len(segments)

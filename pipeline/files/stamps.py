@@ -30,7 +30,7 @@ class Stamp(NamedTuple):
 def stamp_of(path: str) -> Stamp | None:
     """Take the stamp of a file that is replaced as a whole or only grows; None if it is missing or unreadable.
 
-    Raises RemoteError when an object store cannot be listed.
+    Raises OptionError or RemoteError when an object store cannot be listed.
     """
     if is_remote(path):
         info = info_of(path)
@@ -45,7 +45,7 @@ def stamp_of(path: str) -> Stamp | None:
 def settled_stamp_of(path: str) -> Stamp | None:
     """Take the stamp of a local directory; None also if it changed less than ``SETTLED_S`` seconds ago.
 
-    A directory of an object store has none. Raises RemoteError when the store cannot be listed.
+    A directory of an object store has none. Raises OptionError or RemoteError when the store cannot be listed.
     """
     stamp = stamp_of(path)
     if stamp is None or time.time_ns() - stamp.mtime_ns < SETTLED_S * 1e9:

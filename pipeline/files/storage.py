@@ -47,12 +47,12 @@ def require_mounted(given: str, what: str) -> str:
 
 
 def names_in(directory: str) -> list[str]:
-    """List the names in a directory. Raises FileNotFoundError, another OSError, RemoteError."""
+    """List the names in a directory. Raises FileNotFoundError, another OSError, OptionError, RemoteError."""
     return list(list_directory(directory)) if is_remote(directory) else os.listdir(directory)
 
 
 def is_directory(path: str) -> bool:
-    """Return whether the path is a directory. Raises RemoteError."""
+    """Return whether the path is a directory. Raises OptionError, RemoteError."""
     return is_remote_directory(path) if is_remote(path) else os.path.isdir(path)
 
 

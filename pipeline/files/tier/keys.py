@@ -1,9 +1,10 @@
 """Decryption of a remote tier's chunks, as Aiven's plugin for Apache Kafka's tiered storage encrypts them.
 
     manifest     encryption.dataKey   ID:BASE64, the segment's AES-256 key, encrypted for the RSA key pair ID
-                 encryption.aad       BASE64, additional data that authenticates each chunk
+                 encryption.aad       BASE64, additional data that is authenticated with each chunk
     chunk        12 bytes of IV, the bytes under AES-GCM, 16 bytes of tag; compressed before it was encrypted
-    DIRECTORY    ID.pem               the pair's private key: the plugin's encryption.key.pairs.ID.private.key.file
+    DIRECTORY    ID.pem               the pair's private key: the plugin's encryption.key.pairs.ID.private.key.file;
+                                      the tier's address has ``pem=DIRECTORY``
 
 The AES key has OAEP padding with SHA3-512 as both of its hashes, which ``cryptography`` does not offer. So this module
 removes the padding, and ``cryptography`` decrypts the chunks.
@@ -52,7 +53,8 @@ def parse_encryption(raw: dict[str, Any]) -> SegmentEncryption:
 def chunk_decrypter(encryption: SegmentEncryption, directory: str | None) -> Callable[[bytes], bytes]:
     """Return a function that decrypts a chunk of a segment, and raises OSError for a chunk that was changed.
 
-    Raises OSError when the private key is missing, or is not the one that the segment is encrypted for.
+    Raises OSError when the private key is missing, cannot be read or is not the one that the segment is encrypted for,
+    or ``cryptography`` is not installed.
     """
     if directory is None:
         raise OSError(f"it is encrypted: expected pem=DIRECTORY with the private key {encryption.pair}.pem")

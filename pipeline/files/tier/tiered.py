@@ -244,7 +244,7 @@ def _size_below(reader: SegmentReader, size: int, limit: int) -> int:
 
 
 def _choose_uploads(uploads: Iterable[TieredSegment], first: int) -> list[tuple[TieredSegment, int]]:
-    """Choose the uploads that make up the log below ``first``: by base offset, each with the offset up to which it is
+    """Choose the uploads that make up the log below ``first``: by base offset, each with the offset below which it is
     used.
 
     The search goes back from the upload of the last leader. An upload is left out if, below the start of the next one,
@@ -349,8 +349,8 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         return files
 
     def _topic_id(self, folder: str) -> str | None:
-        """Find the topic id of a partition directory of the view. Raises OSError if the tier has several topics of its
-        name."""
+        """Find the topic id of a partition directory of the view; None if the tier does not have the topic. Raises
+        OSError if the tier has several topics of its name."""
         topic = folder.rpartition("-")[0]
         ids = sorted({number for name, number, _ in self._topic_folders() if name == topic})
         here = self._find_local(f"{folder}/{_METADATA}")
