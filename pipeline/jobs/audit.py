@@ -66,7 +66,7 @@ SUMMED = (
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
     """An audit's request. ``table``: an exported table to compare with; with ``iceberg`` its name in a catalog.
-    ``records``: whether every record is hashed."""
+    ``records``: whether committed records are counted and hashed per ten minutes."""
 
     source: LogSource
     table: str | None = None
@@ -160,7 +160,8 @@ def audit(spark: SparkSession | None, request: AuditRequest, progress: Progress 
     ``spark`` None does the work in this process, one segment after the other. Nothing is written or locked, and a
     broker may serve meanwhile. Faults are in the result (``AuditResult.is_wrong``) and never raise;
     ``audit_report.write_report`` makes pages and pictures of it. Raises PipelineError when a log cannot be read at all,
-    or the table cannot be opened or has another topic of the name (TopicRecreatedError).
+    or the table cannot be opened or has another topic of the name (TopicRecreatedError). Raises OSError when files of
+    the table or of a log's directory cannot be read.
     """
     began, created = time.monotonic(), time.time_ns() // 1_000_000
     table = None if request.table is None else open_table(request.table, request.iceberg)

@@ -3,8 +3,8 @@
     a task per file: row groups -> rows -> transactions into the topic (tidelog.pipeline.jobs.writing); a row's number
     is its index in the file
 
-Columns are those of an exported table. ``value`` is required; key and value are bytes or text. Optional are
-``timestamp`` (default: now), ``headers``, and ``partition`` (default: that of Kafka's producer, ``sink.rows``). The
+Columns are those of an exported table. ``value`` is required. Optional are ``key``, ``timestamp`` (default: now),
+``headers``, and ``partition`` (default: that of Kafka's producer, ``sink.rows``). Key and value are bytes or text. The
 columns ``topic``, ``offset`` and ``timestampType`` are ignored, because the target's log assigns its own. Any other
 column is refused, because it would be lost. A file is identified by its path and its first bytes: at most 1 MiB, and
 up to about the end of the first row group. So if a file has grown since, as in an exported table, only its new rows are
@@ -92,7 +92,8 @@ def find_files(paths: Iterable[str]) -> list[str]:
 def backfill(
     spark: SparkSession | None, request: BackfillRequest, progress: Progress | None = None
 ) -> list[BackfillResult]:
-    """Write the files' rows into the target topic, each row once per ``request.name`` however often it is run.
+    """Write the files' rows into the target topic, each row once per ``request.name``, even if the job is repeated
+    within the broker's ``offsets.retention.minutes``.
 
     ``spark`` None does the work in this process, one file after the other. After a run that was killed, the next one
     continues after the last committed row. Readers must use ``read_committed``. The results are in the order of the

@@ -82,9 +82,9 @@ def compact(
     """Run one round of the broker's cleaner over the closed segments of each compacted log, many logs at the same time.
 
     ``spark`` None does the work in this process. The broker must be stopped, and cannot start meanwhile. A run that was
-    killed can be started again; a run with nothing to do changes nothing. The results are in the order of the logs.
-    Raises JobError when a broker runs on the logs or a task fails, BadRequestError, SelectionError, KafkaError,
-    ConfigError.
+    killed can be started again; a log with nothing to clean gets no new segments. The results are in the order of the
+    logs. Raises JobError when a broker runs on the logs, a task fails, or a dry run would have to recover logs; other
+    PipelineErrors, KafkaError, ConfigError.
     """
     now_ms = request.now_ms if request.now_ms is not None else time.time_ns() // 1_000_000
     file_system = OsFileSystem()

@@ -1,4 +1,5 @@
-"""The export job: writes committed records of topics to a table of Parquet files, over many runs, each exactly once.
+"""The export job: writes records of topics to a table of Parquet files, over many runs, each exactly once. By default
+records of open and aborted transactions are left out.
 
     manifest (topic ids, the exported offsets of each partition) -> new offsets of the log
     -> files for about ``file_bytes`` of the log each -> workers write them into staging
@@ -36,13 +37,14 @@ __all__ = ["ExportRequest", "ExportResult", "export"]
 
 
 def export(spark: SparkSession | None, request: ExportRequest, progress: Progress | None = None) -> ExportResult:
-    """Add to a table of Parquet files every committed record that it does not have yet, each once.
+    """Add to a table of Parquet files every record that it does not have yet, each once; unless
+    ``source.read_committed`` is false, only committed records.
 
     ``spark`` None does the work in this process, one file after the other. There is a commit after every
-    ``commit_files`` files or ``commit_minutes``. A run that is killed, or was slower than another one (ConflictError),
-    leaves the table as of its last commit; the next run continues there. ``ExportResult.incomplete`` lists the
-    partitions that may still get records from before a given time. Raises ConflictError, TopicRecreatedError,
-    DataLossError, other PipelineErrors.
+    ``commit_files`` files or ``commit_minutes``. Commits that a run made before it was killed, or before another run
+    was faster (ConflictError), are kept; the next run continues after the last commit. ``ExportResult.incomplete``
+    lists the partitions that may still get records from before a given time. Raises ConflictError, TopicRecreatedError,
+    DataLossError, other PipelineErrors, OSError, KafkaStorageError.
     """
     table = ExportTable(request.table)
     return export_into(spark, request, _ParquetTarget(table), table.open(), progress)
@@ -60,9 +62,9 @@ class _ParquetTarget:
         """Do nothing: each file has its own schema."""
 
     def begin_run(self, run: str) -> StagingRun:
-        """Create a run's staging directory. Raises JobError."""
+        """Create a run's staging directory. Raises the errors of ``ExportTable.begin_run``."""
         return self._table.begin_run(run)
 
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
-        """Commit ``after`` as the newest version. Raises ConflictError."""
+        """Commit ``after`` as the newest version. Raises the errors of ``ExportTable.commit``."""
         self._table.commit(after, staged)

@@ -13,7 +13,7 @@ of the same offsets, and needs other names.
 
 A catalog may finish a commit after its run has ended, and a store has no locks. So a run that has not committed counts
 as dead once the table has a newer state than the one with which the run began. Its commit is only valid for the older
-state, and can no longer succeed.
+state, and can no longer succeed. For a Delta table on a mounted file system, a free lock is enough.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ class TableArea(Protocol):
         """Return whether each run for which ``finish`` is called has ended."""
 
     def open(self) -> None:
-        """Finish or remove the files of killed runs. Raises JobError."""
+        """Finish or remove the files of killed runs. Raises PipelineError, OSError, KafkaStorageError."""
 
     def begin_run(self, run: str, version: int) -> StagingRun:
-        """Create the staging of a run that begins with a version of the table's state. Raises JobError."""
+        """Create the staging of a run that begins with a version of the table's state. Raises PipelineError, OSError,
+        KafkaStorageError."""
 
     def hold_lock(self) -> AbstractContextManager[None]:
         """Keep other runs on this file system from committing."""
@@ -82,11 +83,11 @@ class MountedArea:
             raise BadRequestError(f"table {self._table.path} cannot be created: {error.strerror}") from error
 
     def open(self) -> None:
-        """Finish or remove the files of killed runs. Raises JobError."""
+        """Finish or remove the files of killed runs. Raises PipelineError, OSError, KafkaStorageError."""
         self._table.open()
 
     def begin_run(self, run: str, version: int) -> StagingRun:
-        """Create a staging directory. Raises JobError."""
+        """Create a staging directory. Raises the errors of ``ExportTable.begin_run``."""
         staged = name_own_files(self._table.begin_run(run))
         with open(os.path.join(staged.path, VERSION), "w", encoding="utf-8") as file:
             file.write(str(version))
@@ -155,9 +156,11 @@ class StoreArea:
         self._begun = set[str]()
 
     def open(self) -> None:
-        """Finish or remove the files of killed runs, and those of runs that were begun here. Raises OSError.
+        """Finish or remove the files of killed runs, and those of runs that were begun here. Raises PipelineError,
+        OSError.
 
-        Another export may have removed the files of a run that was begun here, before the run wrote more of them.
+        A run that was begun here may have files without its object in ``runs``: another export took the run for dead
+        and removed the object, before the run wrote these files.
         """
         for name in sorted({*self._store.names_in(self._path_of(DIRECTORY, RUNS)), *self._begun}):
             found = _RUN.fullmatch(name)  # other files are not of exports
@@ -166,7 +169,7 @@ class StoreArea:
                 self._remove(self._path_of(DIRECTORY, RUNS, name))
 
     def begin_run(self, run: str, version: int) -> StagingRun:
-        """Write the object that records a run. Raises OSError."""
+        """Write the object that records a run. Raises PipelineError, OSError."""
         name = f"{version:08d}-{run}"
         self._begun.add(name)
         self._store.put(self._path_of(DIRECTORY, RUNS, name), b"")
@@ -198,7 +201,7 @@ class StoreArea:
                 self._remove(self._path_of(DATA, name))
 
     def remove_letters(self, run: str) -> None:
-        """Remove the run's objects."""
+        """Remove the run's dead letters."""
         for name in self.names_of(run, "", DEAD_LETTER):
             self._remove(self._path_of(DEAD_LETTER, name))
 
