@@ -75,7 +75,10 @@ class Columns:
 
     @classmethod
     def of_fields(cls, fields: Iterable[tuple[str, str]]) -> Columns:
-        """Parse the (name, Spark type) pairs of a user's schema. Raises OptionError when a type is not the column's."""
+        """Parse the (name, Spark type) pairs of a user's schema.
+
+        Raises OptionError as the class does, and when a type is not the column's.
+        """
         pairs = list(fields)
         columns = cls(tuple(name for name, _ in pairs))
         for name, spark_type in pairs:

@@ -1,7 +1,7 @@
 """Offsets by topic and partition in the JSON of Spark's Kafka source: ``{"topic":{"0":123,"1":-1}}``.
 
 -1 stands for latest, -2 for earliest. The JSON is written as Spark writes it, without spaces and with ascending topics
-and partitions, so that checkpoints of both sources can be compared.
+and partitions.
 """
 
 from __future__ import annotations

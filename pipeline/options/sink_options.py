@@ -11,7 +11,8 @@
     kafka.transaction.timeout.ms   when the broker aborts the transaction of a dead driver  300000
     kafka.request.timeout.ms  how long to wait for a response before another attempt     30000
     kafka.delivery.timeout.ms how long publishing is attempted                           120000
-    txnAppId, txnVersion      batch writes: the writer's name and a growing number; a repeated write is skipped
+    txnAppId, txnVersion      batch writes: the writer's name and a growing number; a write whose number is not
+                              above the last published one is skipped
 
 Names are case-insensitive; an unknown one is an error that names the nearest. Options that tune a Kafka producer are
 accepted without effect; those that would weaken the guarantees (acks below all) are refused. TLS and SASL are
@@ -47,7 +48,7 @@ _KNOWN = (
     "kafka.request.timeout.ms", "kafka.delivery.timeout.ms",
 )  # fmt: skip
 _BATCH_ONLY = ("txnAppId", "txnVersion")
-#: Options that Spark itself passes to every sink.
+#: Options of Spark itself, accepted without effect; Spark passes ``queryName`` to the sink of a named query.
 _OF_SPARK = ("queryName", "mergeSchema")
 #: Options that mean nothing without a producer. They are accepted, so that a query of Spark's Kafka sink needs no
 #: change but the format.

@@ -51,8 +51,8 @@ _TYPES: dict[str, DataType] = {
 
 
 def options_of_statement(options: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the options of a ``CREATE TABLE`` statement, None for any other; ``path`` is as Spark resolved it. Raises
-    OptionError for an option that holds a secret."""
+    """Return the options of a ``CREATE TABLE`` statement; None for any other, and without options. ``path`` is as Spark
+    resolved it. Raises OptionError for an option that holds a secret."""
     given = {name[len(_PREFIX) :]: value for name, value in options.items() if name.lower().startswith(_PREFIX)}
     if not given:
         return None
