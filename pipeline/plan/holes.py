@@ -13,9 +13,9 @@ two batches do not follow each other, a cleaner has removed records, or records 
 The broker saves the checkpoint a moment after it has swapped files, so where a file was changed just now the checkpoint
 is read again for a while. Apache Kafka saves it only at the end of a cleaner's round. A replica that was fetched
 from a compacted leader has holes before its own cleaner has run. The third rule explains such holes only if batches
-have several records: a batch of one record is usually removed as a whole. Without the file, or without an entry in it,
-only the third rule explains a hole. A segment that is missing below the checkpoint cannot be distinguished from
-compaction.
+have several records: a batch of one record is usually removed as a whole. Without the checkpoint, or without
+an entry in it, only the third rule explains a hole. A segment that is missing below the checkpoint's entry cannot be
+distinguished from compaction.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SAVE_PATIENCE_S = 1.0
 #: A file that has not changed for so long was not swapped just now; clocks of file servers differ a little.
 RECENT_S = 10.0
 _POLL_S = 0.02
-#: How often files are listed and searched for marks, if the cleaner or retention removes files meanwhile.
+#: How often files are listed and searched for a cleaner's batches, if the cleaner or retention removes files meanwhile.
 ATTEMPTS = 5
 _NOWHERE = 1 << 63
 #: The checkpoints that were read last, by path: a plan asks for each of its partitions.
@@ -100,7 +100,7 @@ class Holes:
 
     def judge(self, hole: Hole) -> None:
         """Decide whether a hole is lost records. If it is, raise DataLossError, or log it and add it to ``lost`` where
-        lost records are not an error."""
+        lost records are not an error. Raises PipelineError when a file cannot be read."""
         if self._is_compacted(hole):
             return
         topic, number = self._partition
@@ -162,7 +162,7 @@ class Holes:
 def checkpointed_below(partition: TopicPartition, directory: str) -> int:
     """Return the offset up to which the cleaner has worked in the log of ``directory``; 0 when it has not worked there.
 
-    Raises KafkaStorageError when the checkpoint cannot be read.
+    Raises KafkaStorageError when the checkpoint cannot be read, RemoteError when an object store fails.
     """
     path = os.path.join(os.path.dirname(directory), CLEANER_OFFSET_FILE)
     stamp = stamp_of(path)
@@ -176,7 +176,10 @@ def checkpointed_below(partition: TopicPartition, directory: str) -> int:
 
 
 def marked_below(directory: str, start: int, count: ReadCount | None = None) -> int:
-    """Find the offset after the first batch from ``start`` on that only a cleaner can have written; 0 without one."""
+    """Find the offset after the first batch from ``start`` on that only a cleaner can have written; 0 without one.
+
+    Also 0 if a file disappears in each of ATTEMPTS tries. Raises PipelineError when a file cannot be read.
+    """
     for _ in range(ATTEMPTS):
         try:
             return _find_mark(list_segments(directory), start, count)

@@ -27,8 +27,7 @@ from tidelog.pipeline.plan.selection import PartitionDirectory
 
 @dataclass(frozen=True, slots=True)
 class KeyCandidates:
-    """Offsets of records that may have a key, ascending, below ``indexed_to``; the index does not cover later
-    records."""
+    """Offsets of records that may have a key, ascending. Only offsets below ``indexed_to`` were looked up."""
 
     offsets: tuple[int, ...]
     indexed_to: int

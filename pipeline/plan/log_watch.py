@@ -1,4 +1,5 @@
-"""The chosen partitions of a stream and their first and last offsets (bounds), looked up at every trigger.
+"""The chosen partitions and their first and last offsets (bounds). A stream looks them up at every trigger, a batch
+query once.
 
 Only what has changed is read again:
 
@@ -44,8 +45,9 @@ class Partition(NamedTuple):
 
     @property
     def end(self) -> int:
-        """End of the visible offsets: the log's end, or with ``read_committed`` the last stable offset. It is at
-        most the known high watermark, if the partition is known to have other replicas."""
+        """End of the visible offsets: the broker's answer if a broker is given; else the log's end, or with
+        ``read_committed`` the last stable offset. If the partition is known to have other replicas, it is at most the
+        known high watermark."""
         return self.bounds.last_stable
 
 

@@ -88,7 +88,7 @@ def bounds_of(
     segments: Sequence[SegmentFile], checkpointed: int, read_committed: bool, count: ReadCount | None
 ) -> LogBounds:
     """Compute the bounds of a log that has these segments. Raises FileNotFoundError when one is deleted meanwhile,
-    CorruptBatchError.
+    PipelineError, CorruptBatchError.
     """
     if not segments:
         return LogBounds(0, 0, 0)

@@ -1,7 +1,7 @@
 """The plan of a query: offset ranges become byte ranges of segments that begin and end at batches.
 
     range of offsets -> narrowed by the key index, when the query asks for one key
-                     -> cut every maxRecordsPerPartition offsets
+                     -> cut into parts of at most maxRecordsPerPartition offsets
                      -> the segments that hold it, without those too early for a time filter; offsets that are missing
                         between them are holes (``plan.holes``)
                      -> start and end byte by the offset index, cut every ``bytes_per_task`` bytes
@@ -134,8 +134,8 @@ def _holes(wanted: OffsetRange, request: ReadRequest) -> Holes:
 def _judge_hole_after(
     segment_plan: SegmentPlan, files: tuple[SegmentFile, SegmentFile], wanted: OffsetRange, holes: Holes
 ) -> int:
-    """Find the offset where the batches of the first of two files end, and judge the hole after it. Raises
-    DataLossError."""
+    """Judge the hole between two files. Return the hole's start, or the second file's base offset if no hole is
+    found in the range. Raises PipelineError, DataLossError."""
     following = files[1].base_offset
     end = segment_plan.end_of_batches(min(following, wanted.end))
     if end is None or end >= following:

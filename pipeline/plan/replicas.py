@@ -33,7 +33,10 @@ def high_watermarks_path(directory: PartitionDirectory) -> str:
 def known_high_watermark(
     replicas: Sequence[PartitionDirectory], checkpoints: Sequence[Mapping[TopicPartition, int]]
 ) -> int:
-    """Return the largest high watermark that a checkpoint has for the partition. Raises SelectionError."""
+    """Return the largest high watermark that a checkpoint has for the partition; 0 if none has one.
+
+    Raises SelectionError if all checkpoints are empty.
+    """
     partition = TopicPartition(replicas[0].topic, replicas[0].partition)
     if not any(checkpoints):
         paths = ", ".join(replica.path for replica in replicas)

@@ -24,7 +24,10 @@ _END_CANDIDATES = 3
 
 
 class SegmentPlan:
-    """Plans one segment; open inside ``with``. One thread. Raises FileNotFoundError when the segment is gone."""
+    """Plans one segment; open inside ``with``. One thread.
+
+    Raises FileNotFoundError when the segment is gone, PipelineError when it cannot be opened.
+    """
 
     def __init__(
         self,

@@ -35,7 +35,8 @@ _LOG_SUFFIX = ".log"
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectory:
-    """One partition's directory. ``topic_id`` is None where an old broker wrote no ``partition.metadata``."""
+    """One partition's directory. ``topic_id`` is None if ``partition.metadata`` is missing, as from an old broker, or
+    damaged and that is accepted."""
 
     topic: str
     topic_id: bytes | None
@@ -47,7 +48,10 @@ class PartitionFinder:
     """Finder of the chosen partitions' directories; each call finds the current ones. One thread."""
 
     def __init__(self, paths: Iterable[str], choice: TopicChoice, *, accepts_damage: bool = False) -> None:
-        """``accepts_damage``: a partition whose metadata cannot be read gets no topic id; otherwise it is an error."""
+        """``accepts_damage``: a partition whose metadata cannot be read gets no topic id; otherwise it is an error.
+
+        Raises OptionError for a path that is not valid.
+        """
         self._data_directories = [
             _DataDirectory(resolve_path(path), choice, accepts_damage=accepts_damage) for path in paths
         ]
@@ -56,7 +60,7 @@ class PartitionFinder:
     def find(self) -> list[PartitionDirectory]:
         """Find the current directories, by topic and partition, each in one of the paths.
 
-        Raises SelectionError as ``find_replicas``, and when one partition lies in two of the paths.
+        Raises as ``find_replicas``, and SelectionError when one partition lies in two of the paths.
         """
         for replicas in (found := self.find_replicas()):
             if len(replicas) > 1:
@@ -145,7 +149,7 @@ class _DataDirectory:
 
 
 def find_partitions(paths: Iterable[str], choice: TopicChoice) -> list[PartitionDirectory]:
-    """Find the chosen partitions once. Raises SelectionError."""
+    """Find the chosen partitions once. Raises SelectionError, OptionError, RemoteError."""
     return PartitionFinder(paths, choice).find()
 
 

@@ -34,7 +34,7 @@ def aborted_transactions(
     """Collect the aborted transactions that touch offsets [``start``, ``end``), by producer and first offset.
 
     Raises FileNotFoundError when the directory is gone, or its index files are renamed again and again; PipelineError
-    on a damaged index.
+    on a damaged or unreadable index.
     """
     found: set[tuple[int, int, int]] = set()
     names = _index_names(directory)

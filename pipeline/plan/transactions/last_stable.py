@@ -60,7 +60,7 @@ def first_unstable_offset(segments: Sequence[SegmentFile], end: int, count: Read
 
     One thread at a time for each log.
 
-    Raises FileNotFoundError when a segment is deleted meanwhile, CorruptBatchError.
+    Raises FileNotFoundError when a segment is deleted meanwhile, PipelineError, CorruptBatchError.
     """
     walk = _continue_walk(segments[-1], end, count)
     if walk is None:

@@ -312,7 +312,8 @@ class MarkerWalk:
 
     def _is_own_segment_there(self) -> bool:
         """Return whether the reader's file has still a name: a broker deletes a segment's record file before its
-        ``.txnindex``. The order is that of renames, so a file that is renamed meanwhile is found."""
+        ``.txnindex``. The names are tried in the order of renames, so a file that is renamed meanwhile is
+        found."""
         stem = self._own.segment.path.rpartition(".log")[0]
         return any(_is_file(f"{stem}.log{ending}", self._own.file.inode) for ending in (".swap", "", ".deleted"))
 
