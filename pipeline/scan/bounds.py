@@ -27,7 +27,7 @@ def offset_ranges(
 ) -> list[OffsetRange]:
     """Return the range of each wanted partition. An end beyond the end of the log is reduced to it.
 
-    Raises OptionError, and DataLossError for a start before the log's own.
+    Raises OptionError, and with ``fail_on_data_loss`` DataLossError for a start before the log's own.
     """
     if isinstance(offsets, Mapping):
         there = {partition.directory.partition for partition in partitions}

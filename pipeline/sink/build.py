@@ -7,8 +7,8 @@ steps lead to the records section of a magic 2 batch, each for many rows at once
     take           how many rows, from the first on, fit a section of a given size in bytes
     encode         the records of those rows: time deltas to the first row's timestamp, offset deltas 0, 1, 2 ...
 
-The rows of one section need not be adjacent: ``rows`` lists their numbers in order. So a batch for many partitions is
-sorted by its row numbers alone. ``tidelog.pipeline.sink.sections`` does the work. Any thread.
+The rows of one section need not be adjacent: ``rows`` lists their numbers in order. So to sort rows
+by partition, only their numbers are moved. ``tidelog.pipeline.sink.sections`` does the work. Any thread.
 """
 
 from __future__ import annotations

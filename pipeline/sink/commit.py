@@ -1,9 +1,9 @@
 """The exactly-once publishing of staged batches: one transaction holds a batch's records and its batch id.
 
 The transactional id, and the group whose committed offset is the last published batch id, are both
-``tidelog-spark-<query id>``:
+``tidelog-spark-<writer>``. A writer is a streaming query, a batch write, or one source of a replay or backfill:
 
-    InitProducerId      fences every older driver of the query and ends the transaction it left open
+    InitProducerId      fences every older driver of the writer and ends the transaction it left open
     OffsetFetch         a committed batch id >= this one: the batch was published before, nothing to do
     AddPartitionsToTxn, Produce ...     staged batches, as ``tidelog.pipeline.sink.produce`` sends them
     AddOffsetsToTxn, TxnOffsetCommit    this batch id, in partition 0 of each topic that was written
@@ -13,7 +13,7 @@ No record is lost or written twice when a driver dies at any point. Before EndTx
 driver's InitProducerId aborts records and batch id together. After it both are committed, and the next driver's
 OffsetFetch finds the batch id. That request follows InitProducerId, so no older driver can publish after it. Hence the
 whole publishing is repeated after any lost connection or retriable error, until ``kafka.delivery.timeout.ms``. A fenced
-driver must not repeat it: another one works for the query.
+driver must not repeat it: another one works for the writer.
 
 Requests are those of Kafka's first transaction protocol (before KIP-890), which all brokers since 2.5 serve.
 

@@ -99,8 +99,8 @@ class _UnderWay:
         self._failure: Exception | None = None
 
     def post(self, address: Address, request: ProduceRequest) -> None:
-        """Send a request, once fewer than MAX_IN_FLIGHT are in flight to that broker. Raises the failure of an earlier
-        request."""
+        """Send a request, once fewer than MAX_IN_FLIGHT are in flight to that broker. Raises ClientError,
+        KafkaError, also those of an earlier request."""
         if self._due[address] == MAX_IN_FLIGHT:
             self._take(address)
         self.raise_failure()

@@ -1,6 +1,6 @@
 """Encoder of Arrow rows into record batches: the sink's columns, the partition of each row, batches per partition.
 
-Columns are those of Spark's Kafka sink; names without regard to case:
+Columns are those of Spark's Kafka sink, and ``timestamp``; names without regard to case:
 
     value      string or binary, required             key      string or binary
     topic      string, unless the option names one    headers  array<struct<key: string, value: binary>>
@@ -223,7 +223,7 @@ def _bytes_of(column: pa.Array | None, rows: int) -> ByteColumn:
 
 
 def _timestamps(column: pa.Array | None, rows: int) -> IntegerArray:
-    """Return timestamps in ms, rounded down as Spark's sink does; nulls become the current time."""
+    """Return timestamps in ms, rounded down; nulls become the current time."""
     now = time.time_ns() // 1_000_000
     if column is None:
         return read_only(np.full(rows, now, np.int64))

@@ -43,7 +43,7 @@ class HeldColumn:
 
 
 class HeldColumns:
-    """The buffers of a ``RecordColumns`` and of the row numbers of a section, held until :meth:`release`."""
+    """The buffers of a ``RecordColumns`` and of an array of row numbers, held until :meth:`release`."""
 
     def __init__(self, columns: Any, rows: Any) -> None:
         self.key = HeldColumn(columns.key)
