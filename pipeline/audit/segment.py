@@ -503,10 +503,10 @@ class _SegmentWalk:
         is_whole = not audit.unreadable_bytes and not audit.corrupt_batches
         indices.finish(audit.largest_timestamp, is_final=self._plan.has_final_indices, is_whole=is_whole)
         audit.index_entries = indices.entries
-        audit.index_faults = indices.fault_count + len(indices.missing)
-        for path in indices.missing:
-            if end:
-                audit.add_finding(Finding("index", path, -1, -1, f"{os.path.basename(path)} is missing"))
+        missing = indices.missing if end else []
+        audit.index_faults = indices.fault_count + len(missing)
+        for path in missing:
+            audit.add_finding(Finding("index", path, -1, -1, f"{os.path.basename(path)} is missing"))
         for fault in indices.faults:
             message = f"entry {fault.slot}: {fault.message}" if fault.slot >= 0 else fault.message
             audit.add_finding(Finding("index", fault.path, -1, -1, message))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -119,12 +119,19 @@ def _blocks_of(piece: SegmentSlice, file: OpenSegment, options: ReadOptions) -> 
     )
     try:
         yield from reader.blocks()
-        options.lost += reader.lost
+        _note_lost(options.lost, reader.lost)
     except (CorruptBatchError, DataLossError):
         if not file.was_replaced():
+            _note_lost(options.lost, reader.lost)  # reading may go on after the damage
             raise
     if file.was_replaced():
         raise RemoteError(f"{file.path} was replaced while it was read: read it again")
+
+
+def _note_lost(noted: list[LostRange], found: Iterable[LostRange]) -> None:
+    """Note the ranges that are missing; reading around damage may find some of them again."""
+    known = set(noted)
+    noted += [one for one in found if one not in known]
 
 
 def _open(piece: SegmentSlice, options: ReadOptions) -> Iterator[tuple[SegmentSlice, OpenSegment]]:

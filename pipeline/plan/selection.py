@@ -185,7 +185,7 @@ def _partition_of(path: str, name: str, *, accepts_damage: bool) -> PartitionDir
         if not accepts_damage:
             raise SelectionError(str(error)) from error
         return PartitionDirectory(partition.topic, None, partition.partition, directory)
-    except (FileNotFoundError, KafkaStorageError) as error:
+    except (OSError, KafkaStorageError) as error:
         if is_directory(directory):
             raise SelectionError(f"{directory} cannot be read: {error}") from error
         return None  # deleted this moment

@@ -174,6 +174,30 @@ def test_damage_before_the_wanted_offsets_is_not_reported(data: DataDirectory, s
     assert [one.offset for one in kept] == expected
 
 
+@pytest.mark.parametrize("damage", ["none", "checksum", "time"])
+@pytest.mark.parametrize("offset", [0, 3, 4, 5, 7])
+def test_holes_around_damage_are_lost_once(
+    data: DataDirectory, damage: str, offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those before the damage of a slice were missing from the list."""
+    monkeypatch.setattr(holes, "SAVE_PATIENCE_S", 0.0)
+    offsets = (0, 3, 4, 5, 7)
+    batches = [build_batch(records_of((one,), offset if damage == "time" else -1)) for one in offsets]
+    if damage == "checksum":
+        batches[offsets.index(offset)][70] ^= 0x40
+    write_segments(data, batches)
+    lost: list[LostRange] = []
+    found, kept = read(plan_of(data), fail_on_data_loss=False, lost=lost)
+    assert [one.offset for one in kept] == ([] if damage == "none" else [offset])
+    assert found == [one for one in (*offsets, 8) if damage == "none" or one != offset]
+    holes_of = {
+        (1, 3): {0, 3},
+        (6, 7): {5, 7},
+    }  # and the batches beside them: with a damaged one, the damage names both
+    expected = [hole for hole, beside in holes_of.items() if damage != "checksum" or offset not in beside]
+    assert sorted((one.start, one.end) for one in lost) == expected
+
+
 # ---- files that are swapped
 
 
