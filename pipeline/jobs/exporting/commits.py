@@ -44,14 +44,14 @@ class ExportTarget(Protocol):
         """Return whether a file of the table may be replaced by a longer one."""
 
     def widen(self, request: ExportRequest) -> None:
-        """Add missing columns for the request's values to the table. Raises JobError."""
+        """Add missing columns for the request's values to the table. Raises PipelineError, OSError."""
 
     def begin_run(self, run: str) -> StagingRun:
-        """Create the staging directory of one part. Raises JobError."""
+        """Create the staging directory of one part. Raises PipelineError, KafkaError, OSError."""
 
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
-        """Add the staged files and set the table's state to ``after``, or do neither. Raises ConflictError,
-        JobError."""
+        """Add the staged files and set the table's state to ``after``, or do neither. Raises ConflictError, other
+        PipelineErrors, KafkaError, OSError."""
 
 
 @dataclass(slots=True)
@@ -118,9 +118,9 @@ def export_into(
 
 
 def _plan_files(plans: list[PartitionPlan], request: ExportRequest, workers: int) -> list[PlannedFiles]:
-    """Plan the files of each partition, with a size by which every worker gets an equal share.
+    """Plan the files of each partition, and plan them again if ``share_out`` gives them another size.
 
-    A partition that has a single file of at most that size is not planned again.
+    A partition that has a single file of at most this other size is not planned again.
     """
     drafts = [replace(plan) for plan in plans]
     planned = [(plan, plan_files(plan, request, "")) for plan in drafts]
@@ -226,8 +226,8 @@ def _write(spark: SparkSession | None, part: list[PlannedFiles], staged: Staging
 
 
 def _check_staged(plan: FilePlan, result: FileResult) -> None:
-    """Raise JobError if the staged files differ from those of the successful attempt, because another attempt of
-    the task wrote them after records were deleted. Objects are not checked: each attempt has names of its own."""
+    """Raise JobError if the staged files do not have the sizes that the successful attempt reports, because another
+    attempt wrote them after records were deleted. Objects are not checked: each attempt has names of its own."""
     if plan.store.attempt_suffix():
         return
     for file in result.files:

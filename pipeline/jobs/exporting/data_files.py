@@ -22,7 +22,8 @@ _COUNTS = {f"write.metadata.metrics.column.{TIME}": "counts"}
 
 
 def add_files(transaction: Transaction, io: FileIO, paths: Iterable[str], summary: dict[str, str]) -> None:
-    """Append files that the table does not have. Raises ValueError when a file does not fit its schema or spec."""
+    """Append files; the table must not have them yet. Raises ValueError when a file does not fit the table's schema or
+    spec, OSError."""
     from pyiceberg.table import TableProperties
 
     metadata = transaction.table_metadata
@@ -44,7 +45,8 @@ def _is_merging(metadata: TableMetadata) -> bool:
 
 
 def data_files(io: FileIO, metadata: TableMetadata, paths: Iterable[str]) -> list[DataFile]:
-    """Describe the files, several at a time. Raises ValueError when one does not fit the table's schema or spec."""
+    """Describe the files, several at a time. Raises ValueError when one does not fit the table's schema or spec,
+    OSError."""
     from pyiceberg.utils.concurrent import ExecutorFactory
 
     return list(ExecutorFactory.get_or_create().map(lambda path: _data_file(io, metadata, path), paths))

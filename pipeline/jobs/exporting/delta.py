@@ -6,10 +6,10 @@
 
 Delta keeps an application's transaction number forever, also in checkpoints, while a commit's own metadata expires. So
 the number says which state is current, and the state's file has the offsets. A commit is only valid for the state with
-which its part began, so only one of two runs succeeds. Files of the other run, including its state file, are removed by
-a later run (``exporting.areas``). Until then the commit's metadata says whose state file is valid. Other writers may
-append, delete and compact between two commits; if one commits during a commit, that is a conflict. After a RESTORE the
-state of the restored version is current (``exporting.delta_versions``).
+which its part began, so only one of two runs succeeds. Files of the other run, including its state file, are removed at
+its end or by a later run (``exporting.areas``). Until then the commit's metadata says whose state file is valid. Other
+writers may append, delete and compact between two commits; if one commits during a commit, that is a conflict. After a
+RESTORE the state of the restored version is current (``exporting.delta_versions``).
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 LETTERS = f"{DIRECTORY}/{DEAD_LETTER}"
 """The folder of dead letters: Delta's vacuum keeps names that begin with an underscore."""
+#: Former releases wrote the names of state files without a run.
 _STATE = re.compile(r"delta-(?P<number>[0-9]{8})(-(?P<run>[0-9a-f]+))?\.json")
 
 
@@ -73,7 +74,8 @@ def export_to_delta(
     try:
         return export_into(spark, request, table, table.open(), progress)
     finally:
-        table.open()  # removes what is left in the staging directory
+        # Files of this run stay only if a commit has them or may still succeed.
+        table.open()
 
 
 def read_newest_version(given: str) -> tuple[Manifest, int, tuple[str, ...], tuple[str, ...]]:
@@ -100,7 +102,8 @@ def _store_of(address: DeltaAddress) -> TableStore:
 
 
 def _area_of(address: DeltaAddress, finish: Finish) -> TableArea:
-    """Return the area of the table's new files. Raises BadRequestError if the directory has other files."""
+    """Return the area of the table's new files. Raises BadRequestError if the directory has other files or cannot be
+    created, OSError."""
     names = _store_of(address).names_in(address.path)
     if names and DIRECTORY not in names:
         raise BadRequestError(f"{address.uri} is not empty and no exported table: expected an empty or new directory")
@@ -167,7 +170,7 @@ class _DeltaCommits:
     may_grow = False
 
     def __init__(self, request: ExportRequest, merger: Merger | None) -> None:
-        """``merger`` is given only for a table of latest values. Raises OptionError, BadRequestError."""
+        """``merger`` is given only for a table of latest values. Raises OptionError, BadRequestError, OSError."""
         self._schema = Columns.default(headers=request.headers).arrow_schema()
         self._address = DeltaAddress.of(request.table)
         self._area = _area_of(self._address, self._finish)
@@ -177,7 +180,8 @@ class _DeltaCommits:
         self._position = Position(0, 0)
 
     def open(self) -> Manifest:
-        """Finish or remove files of killed runs, and return the table's state. Raises JobError, BadRequestError."""
+        """Finish or remove files of runs that have ended, and return the table's state. Raises PipelineError,
+        KafkaError, OSError."""
         self._area.open()
         table = self._address.open_if_there()
         with delta_errors(self._address):
@@ -186,7 +190,7 @@ class _DeltaCommits:
 
     def widen(self, request: ExportRequest) -> None:
         """Add the columns of values to the table. Raises JobError if a column would have to change its type, or the
-        table cannot take the files (``export.delta_tables``)."""
+        table cannot take the files (``export.delta_tables``); RemoteError."""
         import pyarrow as pa
 
         table = self._address.open_if_there()
@@ -200,11 +204,12 @@ class _DeltaCommits:
                 add_columns(table, self._address.uri, self._schema)
 
     def begin_run(self, run: str) -> StagingRun:
-        """Create the staging for the files of one part. Raises JobError."""
+        """Create the staging for the files of one part. Raises JobError, KafkaError, OSError."""
         return self._area.begin_run(run, self._position.newest)
 
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
-        """Add one version with the new files and the number of the new state. Raises ConflictError, JobError."""
+        """Add one version with the new files and the number of the new state. Raises ConflictError, other
+        PipelineErrors, KafkaError, OSError."""
         with self._area.hold_lock():
             table = self._address.open_if_there()
             with delta_errors(self._address):
@@ -282,7 +287,8 @@ class _DeltaCommits:
         return RemoveAction(name, True, time.time_ns() // 1_000_000, self._store.size_of(path), {})
 
     def _files_of(self, table: DeltaTable | None) -> list[OldFile]:
-        """List the files of the newest version. Raises JobError if deletion vectors delete rows in them."""
+        """List the files of the newest version. Raises JobError if an upsert may not replace them
+        (``export.delta_tables``)."""
         import pyarrow as pa
 
         if table is None:
@@ -301,7 +307,8 @@ class _DeltaCommits:
     def _finish(self, run: str, staging: str, version: int | None) -> bool:
         """Finish a run: move its dead letters into the table if it has committed, otherwise remove its files.
 
-        Returns False while its commit may still succeed. ``version``: the number of the state with which it began.
+        Returns False while its commit may still succeed. ``version``: the number of the newest state when it began,
+        None if not known.
         """
         table = self._address.open_if_there()
         with delta_errors(self._address):
@@ -318,8 +325,10 @@ class _DeltaCommits:
         return True
 
     def _numbers_of(self, version: int | None, newest: int) -> tuple[int, ...]:
-        """Return the number of the state that a run that began with ``version`` may have committed; None: the
-        newest."""
+        """Return the number of the state that a run may have committed; empty if there is no such state yet.
+
+        The number is ``version`` + 1, or the newest one if ``version`` is None.
+        """
         number = newest if version is None else version + 1
         return (number,) if 0 < number <= newest else ()
 

@@ -4,9 +4,9 @@
     epochs of the log now:  5 from 0, 6 from 100                 the log that was exported
                             5 from 0, 6 from 100, 7 from 140     truncated at 140 and written again: refused
 
-Offsets alone do not show the difference once the log is as long as it was before. If the leader stayed the same,
-so does its epoch; such a leader truncates only records above the high watermark, which are never exported. A log
-without ``leader-epoch-checkpoint`` (an old format, or a copy without it) is accepted.
+Offsets alone do not show the difference once the log is as long as it was before. A leader that stays the same keeps
+its epoch. After a power loss its log may lack exported records that were not synced; once the log is as long as before,
+this is not noticed. A log without ``leader-epoch-checkpoint`` (an old format, or a copy without it) is accepted.
 
 A replica that was fetched from a compacted leader, or whose epochs were rebuilt from a compacted log, may have larger
 start offsets of epochs. So if epochs differ, the epoch in the offset's batch decides. If a cleaner has removed the

@@ -1,7 +1,8 @@
 """The plan of an export: the new offsets of each partition, their files, and the table's state after their commit.
 
 In a folder of Parquet files, names follow from topic, topic id, partition and offsets alone; in Iceberg and Delta they
-also have the run's id. The first offsets of files follow from the log, ``file_bytes`` and the number of workers.
+also have the run's id. The first offsets of files follow from the exported offsets, the logs, ``file_bytes`` and the
+number of workers.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def plan_partition(
 ) -> PartitionPlan:
     """Plan the offsets to add for one partition.
 
-    Raises TopicRecreatedError, LogRewrittenError, DataLossError, JobError.
+    Raises TopicRecreatedError, LogRewrittenError, DataLossError, JobError, other PipelineErrors.
     """
     directory, bounds = partition.directory, partition.bounds
     name, number = directory.topic, directory.partition
@@ -134,11 +135,11 @@ def _find_growing_file(
 
 
 def share_out(request: ExportRequest, log_bytes: int, workers: int) -> ExportRequest:
-    """Return the request with a file size by which each worker gets an equal share of ``log_bytes``, or the request
-    itself.
+    """Return the request with a file size by which as many workers as possible get equal shares of ``log_bytes``.
 
-    The new size is from half of ``file_bytes`` to FILE_TOLERANCE times ``file_bytes``. It stays when files are split
-    by hour or day, which gives several files per range, and for latest values, whose files are merged.
+    This size is from half of ``file_bytes`` to FILE_TOLERANCE times ``file_bytes``. The request itself is returned if
+    two workers cannot get such shares; when files are split by hour or day, which gives several files per range; and
+    for latest values, whose files are merged.
     """
     parts = min(workers, log_bytes // max(request.file_bytes // 2, 1))
     if parts < 2 or request.split_by or request.mode == UPSERT:
@@ -148,7 +149,10 @@ def share_out(request: ExportRequest, log_bytes: int, workers: int) -> ExportReq
 
 
 def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> list[FilePlan]:
-    """Plan the files of a partition's new range, which they cover without a gap."""
+    """Plan the files of a partition's new range, which they cover without a gap.
+
+    Adds the offsets that are missing in the log to ``plan.lost``. Raises PipelineError.
+    """
     read = ReadRequest(
         (),
         request.file_bytes,

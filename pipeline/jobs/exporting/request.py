@@ -50,10 +50,12 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """Result of an export. ``committed`` false: there was nothing new. ``manifest`` is the table's newest version.
+    """Result of an export. ``committed`` false: there was nothing new, or no value from which to infer value columns.
+    ``manifest`` is the table's newest version.
 
     ``looked_ms``: when the run looked up the logs; ``starts`` and ``ends``: their bounds then. ``exhausted``: each
-    (topic, partition) whose records up to the log's end at that time are all in the table. ``lost``: ranges that this
+    (topic, partition) whose records up to the log's end at that time are all in the table. ``files``, ``rows`` and
+    ``size``: of the files that the tasks wrote; one that grew counts with its earlier rows. ``lost``: ranges that this
     run found missing.
     """
 

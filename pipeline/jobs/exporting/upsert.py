@@ -5,9 +5,9 @@
     table files      a file stays if no staged row has one of its keys; otherwise another file replaces it, without the
                      rows of these keys
 
-So a commit reads the keys of all table files, and rewrites the files that have a changed key. The same commit merges
-small files of the same partition of the table. Files are never changed: a reader of an earlier version still finds its
-files, until the table's maintenance removes them.
+So a commit reads the keys of all table files, and rewrites the files that have a changed key. In a table without value
+columns, the same commit merges small files of the same partition of the table. Files are never changed: a reader of an
+earlier version still finds its files, until the table's maintenance removes them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class OldFile:
 
 @dataclass(slots=True)
 class Change:
-    """Difference between two versions: paths of removed files, and names and row counts of added staged files."""
+    """Difference between two versions: paths of removed files, and names and row counts of added staged files.
+
+    The row counts are 0 for an Iceberg table without a merge, which does not need them.
+    """
 
     removed: list[str] = field(default_factory=list)
     added: list[tuple[str, int]] = field(default_factory=list)
