@@ -4,7 +4,7 @@ The files are those of :mod:`tidelog.pipeline.jobs.export`, in ``<location>/data
 snapshot. Its summary has the exported offsets of each partition, under ``tidelog.export``. A run continues from the
 newest snapshot that has them (``export.iceberg_states``), so other writers may add snapshots (compaction, deletes)
 between two exports. A commit loads the newest metadata, and is refused if another export has committed since this run
-read the table's state. From then on the table's main branch must not change until the snapshot is added. Automatic
+read the table's state. After this load the table's main branch must not change until the snapshot is added. Automatic
 retries are switched off in the table's properties, because a retry would add the files after those of another run. An
 export of all records (not of latest values) only adds files: small ones are merged by the owner's own maintenance, as
 in any Iceberg table.
@@ -127,7 +127,8 @@ def _export(request: ExportRequest, target: IcebergTarget, catalog: Catalog, mer
     try:
         return export_into(merger.spark, request, committing, before, merger.progress)
     finally:
-        committing.open()  # removes what is left in the staging directory
+        # Files of this run stay only if a commit has them or may still succeed.
+        committing.open()
 
 
 class _IcebergCommits:
@@ -150,7 +151,8 @@ class _IcebergCommits:
         self._area = area_of(table.location(), properties_of(table.io.properties), self._finish)
 
     def open(self) -> Manifest:
-        """Finish or remove files of killed runs, and return the table's state. Raises JobError."""
+        """Finish or remove files of runs that have ended, and return the table's state. Raises JobError, KafkaError,
+        OSError."""
         self._area.open()
         return state_of(self._table)
 
@@ -169,11 +171,11 @@ class _IcebergCommits:
             raise JobError(f"Iceberg table {self._name} does not accept the columns: {error}") from error
 
     def begin_run(self, run: str) -> StagingRun:
-        """Create the staging for the files of one part. Raises JobError."""
+        """Create the staging for the files of one part. Raises JobError, KafkaError, OSError."""
         return self._area.begin_run(run, state_of(self._table).version)
 
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
-        """Add one snapshot with the new files and the exported offsets. Raises ConflictError, JobError."""
+        """Add one snapshot with the new files and the exported offsets. Raises ConflictError, JobError, OSError."""
         with self._area.hold_lock():
             state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
             self._refresh()
@@ -243,7 +245,7 @@ def _files_of(table: Table) -> set[str]:
 
 
 def _runs_of(table: Table) -> set[str]:
-    """Collect the runs that committed a snapshot that has not expired."""
+    """Collect the runs that committed a snapshot that has not expired, and the run of the table's state."""
     texts = [state_text(snapshot) for snapshot in table.snapshots()]
     runs = {unpack(text, "a snapshot's summary").run for text in texts if text is not None}
     return runs | {state_of(table).run}
@@ -253,8 +255,8 @@ def _runs_of(table: Table) -> set[str]:
 class Snapshot:
     """The contents of a table at one moment: state of exports, metadata file, and the newest snapshot's data files.
 
-    ``properties``: of the table's file system. ``by_time``: whether it is partitioned by time. ``letters``: metadata
-    file of the dead-letter table, None without one.
+    ``properties``: of the table's file system. ``by_time``: whether the table is partitioned by time. ``letters``:
+    metadata file of the dead-letter table, None without dead letters.
     """
 
     manifest: Manifest
@@ -321,8 +323,9 @@ def _catalog(target: IcebergTarget) -> Catalog:
 
 
 def _warehouse(given: str, catalog: str) -> str:
-    """Return a warehouse as the catalog needs it: an address without change, a directory as a ``file:`` address. The
-    name of a REST catalog's warehouse is not changed either.
+    """Return a warehouse as the catalog needs it: an address without change, a directory as a ``file:`` address.
+
+    With the address of a REST catalog, the warehouse's name is not changed either.
     """
     if "://" in given or catalog.startswith(("http://", "https://")):
         return given
@@ -382,7 +385,7 @@ def _conflict(table: Table) -> ConflictError:
 
 
 def _commit(table: Table, state: Manifest, change: Change, area: TableArea, staged: StagingRun) -> None:
-    """Commit one snapshot with the change of files and the state. Raises ConflictError, JobError."""
+    """Commit one snapshot with the change of files and the state. Raises ConflictError, JobError, OSError."""
     from pyiceberg.exceptions import CommitFailedException, ValidationException
 
     summary = {STATE_KEY: pack(state)}

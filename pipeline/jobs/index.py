@@ -6,8 +6,8 @@
 
 The work is done by the broker's own code (``tidelog.log.recovery.segment_recovery``, ``tidelog.log.find.indexer``), so
 the files are those that the broker would have written; after its next start the broker extends them. Valid indices are
-only extended; with ``rebuild`` all are built again. If the job is killed and run again, it continues from the last
-checkpoint of each index.
+only extended; with ``rebuild`` all are built again. If the job is killed and run again without ``rebuild``, it
+continues from the last checkpoint of each index.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def index(spark: SparkSession | None, request: IndexRequest, progress: Progress 
 
 
 def index_log(work: IndexWork) -> IndexResult:
-    """Index one log. Raises KafkaStorageError, ConfigError."""
+    """Index one log. Raises KafkaError, ConfigError."""
     log = open_log(work.log)
     try:
         rebuilt = log.environment.damage.indices

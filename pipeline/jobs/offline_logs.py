@@ -7,10 +7,10 @@ the clean-shutdown marker.
                or a kill of the work, the broker's next start recovers from the recovery points, as after any crash
 
 Records count as committed up to the high watermark in ``replication-offset-checkpoint``: in a cluster, a new leader may
-truncate later ones. A lone node writes its logs' ends there. After a kill of the broker they are up to
-``replica.high.watermark.checkpoint.interval.ms`` old, by default 5 s. If the directory has no such file, as a copy of
-logs, all records count; if the file does not name a log, none of that log does. A log that was not closed cleanly is
-recovered when it is opened, as by a start of the broker.
+truncate later ones. A lone node writes its logs' ends there, with ``flush.messages=1`` the ends of what is synced.
+After a kill of the broker the file is up to ``replica.high.watermark.checkpoint.interval.ms`` old, by default 5 s. If
+the directory has no such file, as a copy of logs, all records count; if the file does not name a log, none of that log
+does. A log that was not closed cleanly is recovered when it is opened, as by a start of the broker.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class LogPlan:
 
 def open_log(plan: LogPlan) -> UnifiedLog:
     """Open a log, recovered if it was not closed cleanly. The high watermark is the plan's, or the log's end. The
-    caller closes the log with :func:`close_log`. Raises KafkaStorageError, ConfigError."""
+    caller closes the log with :func:`close_log`. Raises KafkaError, ConfigError."""
     log = load_log(
         LoadRequest(
             topic_partition=TopicPartition(plan.topic, plan.partition),

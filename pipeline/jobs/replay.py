@@ -6,9 +6,10 @@
 
 Keys, values, headers and timestamps are kept. Records go to the partition that they come from, or with ``by_key`` to
 the one of their key's hash. If the job is run again under the same name, it continues after the last written record and
-writes no record twice; another name starts from the beginning. A range that begins before the one written under the
-name is refused, and so is another target topic on the same brokers. Other brokers have no record of earlier runs, so a
-replay to them starts from the beginning. The source topic may also be the target: the range is fixed at the start.
+writes no record twice. The brokers must still have the offset that it committed, which by default expires after 7 days
+(``jobs.writing``). Another name starts from the beginning. A range that begins before the one written under the name is
+refused, and so is another target topic on the same brokers. Other brokers have no record of earlier runs, so a replay
+to them starts from the beginning. The source topic may also be the target: the range is fixed at the start.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ def _plan(wanted: OffsetRange, request: ReplayRequest, target: Target) -> Replay
 
 
 def replay_partition(plan: ReplayPlan) -> ReplayResult:
-    """Replay one partition's range. Raises PipelineError."""
+    """Replay one partition's range. Raises PipelineError, OSError."""
     rows = 0
     with TopicWriter(plan.target, plan.writer, first_partition=plan.partition) as writer:
         begin = writer.begin(plan.start)

@@ -1,15 +1,15 @@
 """The runner of a job's tasks: on Spark as an RDD of plan rows, or in this process.
 
     plan row      task number, its plan (pickled)
-    commit row    task number, whether it succeeded, the result or the error's class and line (pickled)
+    commit row    task number, whether it succeeded, the result or the class and line of the driver's error (pickled)
 
 The RDD has one partition per task, so Spark distributes and retries tasks one by one. A DataFrame through
 ``mapInArrow`` would be planned and compiled for each job: 0.22 s of CPU in the JVM in place of 0.07, according to
 ``benchmarks/RESULTS.md``.
 
-An error that a user can resolve (PipelineError, KafkaError, OSError) is returned as a commit row, and the driver raises
-an error with its message. Any other error is a defect, and fails the Spark job with its stack trace. A worker's
-function must be defined in a module, because it is pickled by name.
+An error that a user can resolve (PipelineError, KafkaError, OSError) is returned as a commit row. The driver raises it
+as a JobError, except that a BadRequestError stays one. Any other error is a defect, and fails the Spark job with its
+stack trace. A worker's function must be defined in a module, because it is pickled by name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CommitRow = tuple[int, bool, bytes]
-"""Task number, whether the task succeeded, and its pickled result, or the pickled class and line of its error."""
+"""Task number, whether the task succeeded, and its pickled result, or the pickled class and line of the driver's
+error."""
 _POLL_S = 0.5
 _MASTER = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 _LOST_WORKERS = ("Python worker exited unexpectedly", "ExecutorLostFailure", "Python worker failed to connect back")
@@ -72,8 +73,8 @@ class Task:
 def run_tasks(
     spark: SparkSession | None, tasks: Sequence[Task], work: Callable[[Plan], Result], progress: Progress
 ) -> list[Result]:
-    """Run the tasks; return the results of ``work(task.plan)``, in the order of ``tasks``. Raises JobError or
-    BadRequestError of a task.
+    """Run the tasks; return the results of ``work(task.plan)``, in the order of ``tasks``. Raises JobError,
+    BadRequestError.
     """
     progress.begin(len(tasks), sum(task.size for task in tasks))
     if not tasks:
@@ -152,7 +153,8 @@ def context_of(spark: SparkSession) -> SparkContext:
 
 
 def require_running(spark: SparkSession | None) -> None:
-    """Raise SparkEndedError if the session has ended: this process cannot start another one."""
+    """Raise SparkEndedError if the session has ended: this process cannot start another one. Raises BadRequestError for
+    a session of Spark Connect."""
     if spark is None:
         return
     from py4j.protocol import Py4JError
@@ -192,13 +194,13 @@ def _stages(tracker: Any, job: int) -> Iterator[Any]:
 
 
 def require_arrow() -> None:
-    """Raise MissingPackageError without pyarrow, which every job needs."""
+    """Raise MissingPackageError without pyarrow, which most jobs need."""
     if importlib.util.find_spec("pyarrow") is None:
         raise missing_package_error("pyarrow", SPARK_INSTALL)
 
 
 def start_spark(job: str, master: str) -> SparkSession:
-    """Start a session for a job, or return the existing one. Output of the JVM is discarded: errors are raised.
+    """Start a session for a job, or return the existing one. The standard error of a JVM that it starts is discarded.
 
     Raises MissingPackageError without PySpark or a Java that runs it, BadRequestError for an invalid ``master``,
     JobError when Spark does not start.

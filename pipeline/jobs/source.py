@@ -22,8 +22,8 @@ ALL_TOPICS = TopicChoice(pattern=ALL_PATTERN)
 class LogSource:
     """Topics in data directories. With ``bootstrap`` the ends come from a broker, otherwise from the files.
 
-    ``replicated``: a function that returns the partitions of which the directories may have one of several replicas,
-    called at each look-up of the ends (``SourceOptions.replicated``).
+    ``replicated``: a function that returns the partitions that have several replicas, called at each look-up of the
+    ends (``SourceOptions.replicated``).
     """
 
     paths: tuple[str, ...]
@@ -43,8 +43,9 @@ class LogSource:
         return find_partitions(self.paths, self.choice)
 
     def partitions(self, *, accepts_damage: bool = False) -> list[Partition]:
-        """Find the partitions with their bounds: first, last and last stable offset. ``accepts_damage``: a partition
-        whose metadata cannot be read has no topic id, and checkpoints may be unreadable. Raises PipelineError.
+        """Find the partitions with their bounds: log start, log end and last stable offset. ``accepts_damage``: a
+        partition whose metadata cannot be read has no topic id, and checkpoints may be unreadable. Raises
+        PipelineError.
         """
         return find_bounds(
             SourceOptions(
@@ -63,7 +64,7 @@ class LogSource:
 
 def choose(topics: str | None, pattern: str | None, assign: str | None) -> TopicChoice:
     """Parse the topics of a command line: comma separated names, a pattern, or partitions in JSON; without any, all
-    topics.
+    topics but the broker's own.
 
     Raises OptionError.
     """

@@ -4,8 +4,9 @@
 
 The failure of a run is printed, and the next interval tries again: the store, the catalog or the broker may be down
 for a while, or another export was faster. Errors that a user must resolve end the command: a topic that was created
-again, a log that was truncated and written again, lost records, an invalid option, a missing path, topic or package,
-and the end of Spark. Each run begins where the table's newest commit ends, so no offsets are kept between runs.
+again, a log that was truncated and written again, lost records, an invalid option, and the end of Spark. So does a
+missing path, topic or package. Each run begins where the table's newest commit ends, so no offsets are kept between
+runs.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@
                      export's name; the rows of each are read from the newest snapshot, so files may have been rewritten
 
 A table of the latest values is compared as one range for each partition. In all cases the ranges of a partition cover
-the offsets in the table's state, from the log's start on. Rows outside of them are found by a scan
+the offsets in the table's state, from the log's start on. Rows outside of the offsets in the state are found by a scan
 (``tidelog.pipeline.jobs.reports.foreign_rows``).
 
 An Iceberg or Delta table has no column for the topic's id. If a topic was deleted and created again, rows of the old
-topic look like those of the new one. A table that has files of both is refused. In a folder of Parquet files, the
-manifest has the topic's id of each file.
+topic look like those of the new one. A table is refused if the names of its files show both. In a folder of Parquet
+files, the manifest has the topic's id of each file.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ class Stretch:
 
 
 def stretches(partition: PartitionAudit) -> Iterator[Stretch]:
-    """Yield a partition's offsets in parts. Offsets missing inside batches are only counted per segment, so they are
-    spread evenly over the segment's batches.
+    """Yield a partition's offsets in parts. Offsets missing inside batches, and gaps that the audit did not keep, are
+    only counted per segment. So they are spread evenly over the segment's batches, as compacted ones.
     """
     for gap in partition.gaps:
         yield Stretch(gap.start, gap.end, 0.0, gap.kind)

@@ -57,7 +57,7 @@ LABELS = {
     "index_entries": "index entries checked",
     "index_faults": "index entries wrong",
 }
-#: Kind of a gap -> the text in reports; compacted offsets are not reported.
+#: Kind of a gap that is a fault -> the text in reports.
 LOSSES = {"lost": "lost", "damaged": "lost to damage"}
 
 
@@ -113,7 +113,7 @@ def findings(partition: PartitionAudit) -> list[str]:
 
 
 def count_unlisted(partition: PartitionAudit) -> int:
-    """Count the findings that the audit of a segment counted and did not keep."""
+    """Count the findings that the audits of the partition's segments counted and did not keep."""
     return sum(segment.finding_count - len(segment.findings) for segment in partition.segments)
 
 

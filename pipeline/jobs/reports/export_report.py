@@ -9,7 +9,7 @@ from tidelog.pipeline.jobs.export import ExportResult
 
 
 def report(result: ExportResult, table: str) -> list[str]:
-    """Write lines about the added rows, and for each partition how far the table is complete and which offsets were
+    """Write lines about the written files, and for each partition how far the table is complete and which offsets were
     lost."""
     if result.committed:
         first = (

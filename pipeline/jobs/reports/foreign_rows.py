@@ -75,7 +75,7 @@ def recorded_ranges(manifest: Manifest) -> RecordedRanges:
 
 
 def scan(plan: SnapshotScan | FolderScan) -> ScanResult:
-    """Check topic, partition and offset of every row of a table. Raises JobError."""
+    """Check topic, partition and offset of every row of a table. Raises PipelineError."""
     import pyarrow as pa
 
     found = ScanResult()
