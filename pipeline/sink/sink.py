@@ -77,11 +77,11 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the batch, unless it was published before; runs in the driver. Raises PublishError, StagingError."""
         staged = _collect_staged(messages)
-        for writer in {file.task.writer for file in staged}:  # the query's id; empty if there were no tasks
+        for writer in {file.task.writer for file in staged}:  # one, the query's id; none if there were no tasks
             _publish(self._tasks.options, writer, batchId, staged=staged, is_last=False)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Remove the staged files of a batch that failed."""
+        """Remove a failed batch's staged files of attempts that reported; others stay until the batch is published."""
         remove_files(_collect_staged(messages))
 
 

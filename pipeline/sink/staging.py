@@ -8,16 +8,16 @@ message (:class:`StagedFile`), which only a successful attempt sends. Files of o
 killed drivers are never read. They are removed with their directory once their batch id, or a later one, is
 published. A batch write without ``txnAppId`` whose driver is killed leaves its directory, because no later one has its
 random name: the user removes it (docs/spark.md). Nothing is synced: if a crash of a machine cuts a file short, its size
-or the CRC of its batches fails the batch. A stream then stages the batch again, a batch write fails.
+or the CRC of its batches fails the batch. A restarted stream stages the batch again; a batch write fails.
 
 Each batch write has a run of its own (``begin_run``), even with the ``txnAppId`` and ``txnVersion`` of another one. Its
 directory is created by the driver, never by a task. When a run fails, the driver renames its directory, then removes
-it. For a failed write Spark passes to the driver only the attempts that had reported; the files of all others are
-removed with the directory. An attempt that is writing then fails when it renames its file, and one that begins later
-finds no directory. So no file remains, and the driver need not wait for tasks.
+it. For a failed write Spark passes ``abort`` only the messages of attempts that had reported; the files of all others
+are removed with the directory. An attempt that is writing then fails when it renames its file, and one that begins
+later finds no directory. So no file remains, and the driver need not wait for tasks.
 
 A stream's driver hears of a batch only when its tasks are done, so each task creates the directory if it is
-missing. A failed batch is repeated under the same batch id, and files of the failed attempt are removed when that is
+missing. A failed batch is repeated under the same batch id, and files that are left of it are removed when that id is
 published.
 
 The random part separates an attempt of a killed driver that still runs from the same attempt started again.
@@ -44,7 +44,7 @@ _DIGITS = 20
 _COMPLETE, _PART = ".batches", ".part"
 _REMOVED = ".removed"
 _MAX_NAME_BYTES = 255
-#: How often a directory is created or removed again, because another run removes its parent or a task adds a last file.
+#: Tries at creating or removing a directory: another run may remove its parent, or a task may add a last file.
 _TRIES = 10
 
 
@@ -65,8 +65,9 @@ class BatchAddress:
 
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """The identity of a task attempt: ``writer`` names the query or batch write, ``batch_id`` its batch.
+    """The identity of a task attempt: ``writer`` names the query or batch write.
 
+    ``batch_id`` is Spark's in a stream; in a batch write it is ``txnVersion``, or 0 without. ``partition`` is Spark's.
     ``run`` is the batch write's run, empty in a stream."""
 
     writer: str
@@ -85,7 +86,7 @@ class StagedFile:
     batches: tuple[BatchAddress, ...]
 
     def read(self, batch: BatchAddress) -> bytearray:
-        """Read the bytes of one batch. Raises StagingError when the file is missing or too short."""
+        """Read the bytes of one batch. Raises StagingError when the file cannot be read or is too short."""
         assert self.path is not None
         try:
             with self.path.open("rb", buffering=0) as file:
@@ -139,7 +140,8 @@ def end_run(staging: Path, writer: str, batch_id: int, run: str) -> None:
 
 
 class StagingFile:
-    """The file that a task attempt is writing. It is a context manager, which removes the file without ``finish``."""
+    """The file that a task attempt is writing. It is a context manager, which removes a file that ``finish`` did not
+    complete."""
 
     def __init__(self, staging: Path, task: TaskIdentity) -> None:
         self._staging = staging
@@ -225,7 +227,8 @@ def remove_published(staging: Path, writer: str, batch_id: int) -> None:
 
 
 def _batch_directories(home: Path) -> list[Path]:
-    """List the directories of a writer's batches; empty if another run of the writer has removed its directory."""
+    """List the directories of a writer's batches; none if the writer's directory does not exist or cannot be
+    listed."""
     try:
         paths = sorted(home.iterdir())
     except FileNotFoundError:

@@ -27,7 +27,10 @@ _NUMBERS = 1 << 31
 
 
 class UnknownTopicError(PipelineError):
-    """A topic of the rows does not exist and is not created, or no broker answers."""
+    """A topic's number of partitions cannot be read.
+
+    The topic is missing and not created, a partition has no leader, or a broker refuses the request or does not answer.
+    """
 
 
 class PartitionCounts:

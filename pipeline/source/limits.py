@@ -1,7 +1,7 @@
 """Limits of one trigger in rows, bytes and waiting time, from the options and Spark's read limit.
 
     ReadAllAvailable     all records up to the logs' ends (trigger once; no option set)
-    ReadMaxRows(n)       n offsets            with maxBytesPerTrigger also below that many bytes
+    ReadMaxRows(n)       n offsets; at least one of each partition with new records
     ReadMaxBytes(n)      n bytes of segments, cut at index entries (index.interval.bytes); at least one slice of each
                          partition with new records
     ReadMinRows(n)       nothing until n offsets wait, or maxTriggerDelay (15 min) has passed since a trigger last read

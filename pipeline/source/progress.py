@@ -1,8 +1,8 @@
 """``commitGroup``: a stream's progress as committed offsets of a consumer group, so that tools that show lag see it.
 
-Spark keeps the position that counts in its checkpoint; nothing is ever read back from the group. So if a broker does
-not answer, a warning is logged and the next commit includes these offsets. A refusal (for example because the group
-has members) is an error, because a retry does not help.
+Spark keeps the position that counts in its checkpoint; nothing is ever read back from the group. So after a failed
+connection or a retriable error, a warning is logged and the next commit includes these offsets. A refusal (for example
+because the group has members) is an error, because a retry does not help.
 """
 
 from __future__ import annotations

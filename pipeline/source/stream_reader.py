@@ -179,7 +179,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """A reader for wrong options: each call of Spark raises their error."""
+    """A reader for wrong options: looking up an offset, planning and reading raise their error."""
 
     def __init__(self, error: PipelineError) -> None:
         self._error = error

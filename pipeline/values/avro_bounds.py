@@ -26,12 +26,12 @@ class AvroBounds:
         self._done: set[str] = set()
         self._excesses: dict[str, int] = {}
         self._open: set[str] = set()
-        """Records whose excess is being computed. Within itself a record counts 0: if its excess is larger then, its
-        values have no bound."""
+        """Records whose excess is being computed. Within itself a record counts 0; if its excess is above 0 even so,
+        its values have no bound."""
         self._recursive: set[str] = set()
         """Records that contain themselves."""
         self.is_inflated = self._excess(parsed) > FREE_NODES
-        """Whether few bytes may decode to any number of items or fields."""
+        """Whether a value may have more nodes without bytes than NODES_PER_BYTE and FREE_NODES allow."""
         self._walk(parsed)
 
     def _walk(self, node: Any) -> None:
@@ -56,11 +56,12 @@ class AvroBounds:
         self._done.add(name)
         for field in self._named[name].get("fields", ()):
             self._walk(field["type"])
-        # An excess of a record that contains itself counts for each of them, of which a value may have any number.
+        # A value may have any number of records of a type that contains itself, each with this excess.
         self.is_inflated |= name in self._recursive and self._excesses[name] > 0
 
     def _excess(self, node: Any) -> int:
-        """Return the most nodes without bytes that a value may have beyond NODES_PER_BYTE for each of its bytes."""
+        """Return the most nodes without bytes that a value of schema ``node`` may have beyond NODES_PER_BYTE for each of
+        its bytes."""
         if isinstance(node, list):  # the number of the branch has a byte
             return max(map(self._excess, node), default=0) - NODES_PER_BYTE
         if isinstance(node, str) and node not in PRIMITIVES:

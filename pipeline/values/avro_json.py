@@ -59,7 +59,7 @@ class AvroJson:
         return {name: self.json_of(branches[name], datum)}
 
     def datum_of(self, node: Any, value: Any) -> Any:
-        """Convert JSON to a value for fastavro. Raises ValueError or OverflowError if it does not match."""
+        """Convert JSON to a value for fastavro. Raises ValueError or OverflowError if the JSON does not match."""
         if isinstance(node, list):
             return self._datum_of_union(node, value)
         kind, node = self._kind(node)

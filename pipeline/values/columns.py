@@ -107,7 +107,8 @@ class ValueColumns:
 
     def add_to(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Add the columns to the batch. Also return row -> reason of the values that could not be decoded, whose
-        columns are null. Raises JobError for a schema that does not fit the table's, or when the registry fails.
+        columns are null. Raises JobError for a schema that has no columns or does not fit the table's, or when the
+        registry fails.
         """
         import pyarrow as pa
 
@@ -135,7 +136,7 @@ class ValueColumns:
         return reader(payload)
 
     def _require_fitting(self, registered: RegisteredSchema, schema: pa.StructType, record: pa.RecordBatch) -> None:
-        """Raise JobError if the schema of a record has fields that the table's does not have."""
+        """Raise JobError if the schema of a record has fields or types that the table's does not have."""
         assert self.registry is not None
         found, place = arrow_type(registered), f"offset {record.column('offset')[0]} has schema {registered.id}"
         try:
@@ -174,10 +175,11 @@ def _array(rows: list[Any], schema: pa.StructType, wrong: dict[int, str]) -> pa.
 
 
 def registered_type(registry: Registry, topics: Sequence[str], known: pa.StructType | None) -> pa.StructType | None:
-    """Return the type that has the fields of ``known`` and of all schemas of the topics' subjects, ``<topic>-value``.
+    """Return the type that has the fields of ``known`` and of all schemas of the topics' subjects, ``<topic>-value``;
+    None if both are missing.
 
     Deleted versions count, too, because records may have their ids, but only if their fields fit. Raises
-    BadRequestError.
+    BadRequestError for a version that does not fit, JobError when the registry fails.
     """
     for topic in topics:
         for schema in registry.versions(f"{topic}-value"):
@@ -199,7 +201,7 @@ def registered_type(registry: Registry, topics: Sequence[str], known: pa.StructT
 
 def inferred_type(values: Iterable[bytes | None]) -> pa.StructType | None:
     """Infer the type of JSON values; None if no value has a field that is not null. Fields that are always null are
-    left out. Raises BadRequestError.
+    left out. Values that are no JSON objects, or that Arrow cannot represent, are skipped. Raises BadRequestError.
     """
     import pyarrow as pa
 

@@ -47,7 +47,7 @@ def _struct(fields: list[pa.Field], number: int) -> pa.StructType:
 def reader_of(schema: RegisteredSchema) -> Reader:
     """Return a function that decodes a payload to a dictionary, or raises UndecodableError.
 
-    Raises BadRequestError for a schema that cannot be used.
+    Raises BadRequestError for a schema that cannot be used, UndecodableError for a Protobuf file without messages.
     """
     return _READERS[schema.kind](schema)
 
@@ -157,7 +157,7 @@ def parsed_avro(
 ) -> Any:
     """Parse a schema, after those it refers to. Names become full names; logical types not in ``logical`` are removed.
 
-    ``named`` collects the named types, and ``known`` the ids of the schemas that were parsed. Raises
+    ``named`` collects the named types, and ``known`` the ids of the references that were parsed. Raises
     BadRequestError.
     """
     import fastavro
@@ -429,7 +429,8 @@ def _protobuf_type(schema: RegisteredSchema) -> pa.DataType:
 
 
 def message_at(schema: RegisteredSchema, indices: list[int]) -> Any:
-    """Return the descriptor of a message. ``indices``: its index in the file, then those of messages nested in it.
+    """Return the descriptor of a message. ``indices``: the index of the outermost message in the file, then of each
+    nested one, down to the wanted.
 
     Raises UndecodableError, and BadRequestError as ``protobuf_file``.
     """

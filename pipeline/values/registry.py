@@ -82,7 +82,7 @@ class Registry:
     settings: Settings = field(repr=False)
 
     def schema_by_id(self, number: int) -> RegisteredSchema:
-        """Return the schema of an id. Raises UndecodableError if there is none, JobError."""
+        """Return the schema of an id. Raises UndecodableError if it is missing or has too many references, JobError."""
         return _load_schema(self.settings, number)
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
@@ -124,7 +124,7 @@ class Registry:
         return self.schema_by_id(number)
 
     def register(self, subject: str, kind: str, text: str) -> RegisteredSchema:
-        """Register a schema under a subject, unless it has the schema already. Raises JobError."""
+        """Register a schema under a subject, unless it has the schema already. Raises JobError, UndecodableError."""
         with _asking(self.settings, f"subject {subject}") as client:
             from confluent_kafka.schema_registry import Schema
 
