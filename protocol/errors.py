@@ -1,7 +1,7 @@
 """Kafka's error table, one exception class per code, and the two mappings between them.
 
-Handlers raise these exceptions; :mod:`tidelog.broker.requests.dispatch` turns them into codes, one for each partition
-if the response has partitions. A class is named as the code in Kafka's ``Errors`` enum, in camel case and ending in
+Handlers raise these exceptions; :mod:`tidelog.broker.requests.route` turns them into codes, one for each partition if
+the response has partitions. A class is named as the code in Kafka's ``Errors`` enum, in camel case and ending in
 ``Error`` (INVALID_TOPIC_EXCEPTION is InvalidTopicError). Each declares its code, whether a client may try again, and
 its default message (the docstring). A second class for a code is refused at import; a subclass without a code shares
 its parent's.
@@ -420,7 +420,7 @@ class UnstableOffsetCommitError(KafkaError, code=88, retriable=True):
 
 
 class ThrottlingQuotaExceededError(KafkaError, code=89, retriable=True):
-    """The quota for such operations is used up for now."""
+    """The quota for operations of this kind is used up for now."""
 
 
 class ProducerFencedError(KafkaError, code=90):

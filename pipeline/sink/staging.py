@@ -65,10 +65,11 @@ class BatchAddress:
 
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """The identity of a task attempt: ``writer`` names the query or batch write.
+    """The identity of a task attempt: ``writer`` names the query, the batch write or the job.
 
-    ``batch_id`` is Spark's in a stream; in a batch write it is ``txnVersion``, or 0 without. ``partition`` is Spark's.
-    ``run`` is the batch write's run, empty in a stream."""
+    ``batch_id`` is Spark's in a stream; in a batch write it is ``txnVersion``, or 0 without. In a job
+    (``tidelog.pipeline.jobs.writing``) it is the number of the last row. ``run`` is the batch write's run, else empty.
+    """
 
     writer: str
     batch_id: int

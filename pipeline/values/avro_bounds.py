@@ -60,8 +60,8 @@ class AvroBounds:
         self.is_inflated |= name in self._recursive and self._excesses[name] > 0
 
     def _excess(self, node: Any) -> int:
-        """Return the most nodes without bytes that a value of schema ``node`` may have beyond NODES_PER_BYTE for each of
-        its bytes."""
+        """Return the most nodes without bytes that a value of schema ``node`` may have beyond NODES_PER_BYTE for each
+        of its bytes."""
         if isinstance(node, list):  # the number of the branch has a byte
             return max(map(self._excess, node), default=0) - NODES_PER_BYTE
         if isinstance(node, str) and node not in PRIMITIVES:
