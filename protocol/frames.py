@@ -13,9 +13,9 @@ which may move or replace its bytes. The array is never resized, because views o
 It grows by doubling when bytes that have *arrived* fill it, never by a length that a peer merely claims: a peer that
 announces a frame of 100 MB and stops costs what it sent. It starts small, for ten thousand idle connections.
 
-A buffer of LAZY_BYTES or more is anonymous memory as large as the frame, not an array. The system allocates a
-page when a byte arrives in it, so a claimed length still costs nothing, and nothing is zeroed or copied again. With
-arrays of any size one doubling blocked the loop for 70 ms, and with arrays up to 8 MiB for 17 ms.
+A buffer that grows to LAZY_BYTES or more is anonymous memory, not an array, and has room for the whole frame. The
+system allocates a page when a byte arrives in it, so a claimed length still costs nothing, and the frame is not copied
+again. With arrays of any size one doubling blocked the loop for 70 ms, and with arrays up to 8 MiB for 17 ms.
 
 A frame of more than OWNED_BYTES keeps its memory: the reader continues in another buffer. So a long request that is
 handled in steps needs no copy; copying 40 MB took 30 ms.
@@ -32,7 +32,7 @@ from tidelog.protocol.types import Buffer
 INITIAL_BUFFER_BYTES = 4_096
 READ_AHEAD_BYTES = 262_144  # a buffer that a receive fills is doubled up to this size, even if no frame needs it
 MIN_ROOM_BYTES = 1_024  # get_buffer returns at least this much, so that a receive is worth its system call
-LAZY_BYTES = 1024 * 1024  # buffers from this size on are mapped, and as large as their frame
+LAZY_BYTES = 1024 * 1024  # buffers from this size on are mapped, and grow at once to hold their frame
 OWNED_BYTES = 4 * 1024 * 1024  # the memory of a larger frame is not reused
 
 TLS_HANDSHAKE = 0x1603  # first two bytes of a TLS client's first record

@@ -66,7 +66,7 @@ def decode_request_header(view: Buffer) -> tuple[RequestHeader, int]:
             end = 10 + length
             if end > len(view):
                 raise MalformedError("the client id is longer than the request")
-            # As in Kafka, a client id in another encoding is accepted.
+            # As in Kafka, a client id in another encoding is accepted here; the broker's ``note_client_id`` refuses it.
             header.client_id = str(view[10:end], "utf-8", "replace")
         elif length == -1:
             header.client_id = None

@@ -1,8 +1,8 @@
 """AddPartitionsToTxn (key 24): partitions join a transaction (KIP-98).
 
 v0-3 come from producers, with one transaction in the fields named v3_and_below. v4 and later come from brokers, which
-verify several transactions of producers at once (KIP-890). v3 and later are flexible; v5 adds the error
-TRANSACTION_ABORTABLE.
+add the partitions of several producers' transactions at once, or only verify them (``verify_only``, KIP-890). v3 and
+later are flexible; v5 adds the error TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations

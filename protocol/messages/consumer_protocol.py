@@ -1,7 +1,8 @@
 """Consumer protocol: JoinGroup metadata and SyncGroup assignments of consumers.
 
 The coordinator of a classic group passes both on unchanged, but reads the subscribed topics. In a group that also has
-members of the KIP-848 protocol it reads and writes both.
+members of the KIP-848 protocol the coordinator reads subscriptions and writes assignments. The upgrade of a classic
+group to such a group also reads its members' assignments.
 
 An int16 version comes first: use ``decode_prefixed_lenient`` and ``encode_prefixed``. Consumers of different releases
 share a group, so a newer version is read as the newest known one and further bytes are ignored. v1 adds owned

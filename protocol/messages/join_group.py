@@ -3,9 +3,9 @@
 Metadata of the protocols are opaque here; for consumers see :mod:`tidelog.protocol.messages.consumer_protocol`.
 
 v1 adds the rebalance timeout (in v0 the session timeout serves as both); v2 adds throttle time; from v4 on a first join
-without member id gets MEMBER_ID_REQUIRED and an id (KIP-394); v5 adds group instance id (KIP-345); v6 is flexible; from
-v7 on the answer names the protocol type, and the protocol name may be null (KIP-559); v8 adds a reason (KIP-800); v9
-adds ``skip_assignment`` (KIP-814).
+with neither member id nor group instance id gets MEMBER_ID_REQUIRED and an id (KIP-394); v5 adds group instance id
+(KIP-345); v6 is flexible; from v7 on the answer names the protocol type, and the protocol name may be null (KIP-559);
+v8 adds a reason (KIP-800); v9 adds ``skip_assignment`` (KIP-814).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Produce (key 0): append record batches to partitions.
 
 With acks=0 there is no response. v0-2 carry message sets of magic 0 and 1; from v3 the records are exactly one batch of
-magic 2. Tidelog serves v0-2. Kafka 4 refuses them, but advertises them, because librdkafka does not produce to a broker
-without them (KAFKA-18659).
+magic 2. Tidelog serves v0-2. Kafka 4 refuses them, but advertises them: older releases of librdkafka compress with
+gzip, snappy or lz4 only if a broker advertises v0 (KAFKA-18659).
 
     v1  throttle time        v2  log append time           v3  transactional id, magic 2 (KIP-98)
     v5  log start offset     v7  zstd allowed (KIP-110)    v8  errors per record (KIP-467)
