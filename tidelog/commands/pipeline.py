@@ -377,8 +377,8 @@ def _key_and_value(text: str, flag: str) -> tuple[str, str]:
 
 
 def _configuration(arguments: SimpleNamespace) -> Configuration:
-    """Read topic configurations from the broker's metadata; --config overrides them. Raises BadRequestError,
-    JobError."""
+    """Read topic configurations from the broker's metadata; --config overrides them. Raises BadRequestError, and as
+    ``_read_metadata``."""
     from tidelog.pipeline.jobs.offline_logs import Configuration
 
     overrides = dict(_key_and_value(text, "--config") for text in arguments.config)
@@ -401,7 +401,7 @@ def check_topic_configs(texts: Mapping[str, str]) -> None:
 
 
 def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
-    """Read each topic's own configuration from the metadata log of a data directory that has one. Raises JobError."""
+    """Read each topic's own configuration from a data directory's metadata, if any. Raises as ``_read_metadata``."""
     from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE
 
     image = _read_metadata(path)
@@ -410,7 +410,8 @@ def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
 
 
 def _read_metadata(path: str) -> MetadataImage | None:
-    """Read the metadata log of a data directory; None if it has none. Raises JobError."""
+    """Read the metadata log of a data directory; None if it has none. Raises JobError for KafkaStorageError, and the
+    other errors of ``read_metadata_image``."""
     from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
     from tidelog.log.system.file_system import OsFileSystem
     from tidelog.pipeline.job_errors import JobError

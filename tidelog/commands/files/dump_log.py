@@ -5,8 +5,8 @@ As text a line has the fields one after the other; as JSON it is an object with 
 entry. As text, control characters are escaped, because keys, values and header names may have line breaks. Kafka's tool
 prints control characters as they are.
 
-Damage does not end the output. What cannot be read is named by file and byte on standard error; the output goes on at
-the next batch that can be found, and with the next file.
+Damage does not end the output. A line on standard error names the file, and the byte in a record file or the number of
+the entry in an index. The output goes on at the next batch that can be found, and with the next file.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def command(
     """Print segment files: batches, records, index entries.
 
     The form is that of Kafka's DumpLogSegments, for .log, .index, .timeindex, .txnindex and .snapshot files; with
-    --json an object a line, with Kafka's names. Control characters are escaped. Damage is named by file and byte on
-    standard error, the next batch or file is printed, and the exit code is 1.
+    --json an object a line, with Kafka's names. Control characters are escaped. Damage is named by file and byte (in
+    an index: entry) on standard error, the next batch or file is printed, and the exit code is 1.
     """
     from tidelog.protocol.errors import KafkaError
 

@@ -2,7 +2,7 @@
 
 Each directory of ``log.dirs`` gets a ``meta.properties``: ``version=1``, ``cluster.id``, ``node.id`` and a random
 ``directory.id`` of its own (KIP-858). All directories and options are checked before anything is written; only a
-directory that cannot be created is found later, when those before it are formatted.
+directory that cannot be created or written is found later, when those before it are formatted.
 
 A single node (without ``process.roles``, or with both roles) also gets a ``bootstrap.checkpoint``, which is written
 before the ``meta.properties`` of its first directory. It has feature levels (of a given release of Kafka, or the

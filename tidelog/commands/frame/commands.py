@@ -26,7 +26,7 @@ class Command(click.Command):
     """A command whose failures are one line each: no broker, an error from a broker, an error of a file."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Raises CommandFailedError, UsageError, and BrokenPipeError if standard output was closed."""
+        """Run the command. Raises CommandFailedError, UsageError, and BrokenPipeError (of standard output, for one)."""
         from tidelog.client import ClientError, SettingsError
         from tidelog.client.wire import explain_os_error
         from tidelog.protocol.errors import KafkaError

@@ -1,10 +1,11 @@
-"""Completion of topic and group names in a shell, with names from the brokers in the options typed so far.
+"""Completion of topic and group names in a shell, with names from the brokers that the typed command would ask.
 
 The shell waits for it, so brokers have SHORT_S to answer, and after any failure nothing is completed. The client is
 imported only for a completion.
 
-Shells insert a completion without quotes, and any client can choose a group's name. So two kinds of names are left out:
-those that a shell would read as more than one word, such as ``x;reboot``, and those that begin like an option.
+Shells insert a completion without quotes, and any client can choose a group's name. So a name is left out
+unless every shell reads it as one word and it begins with a letter, a digit or an underscore. ``x;reboot`` would be two
+commands, ``--help`` an option.
 """
 
 from __future__ import annotations

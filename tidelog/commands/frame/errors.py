@@ -22,7 +22,7 @@ class WrongUseError(CommandFailedError):
 
 
 def describe_error(error: click.ClickException) -> str:
-    """Build the line for a failure: the command and the error; for wrong usage also how to see the options."""
+    """Build the line for a failure: the command and the error; for a UsageError also how to see the options."""
     if isinstance(error, CommandFailedError):
         return f"{error.path}: {error.message}"
     context = getattr(error, "ctx", None)

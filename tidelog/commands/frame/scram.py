@@ -8,7 +8,7 @@
     iterations      4,096 to 16,384; 4,096 unless given
 
 Components are separated by commas, so a value cannot have a comma, even in quotes; only a password in a file can.
-Messages do not repeat values, because a value may be a password or a part of one.
+Messages repeat no value but the path of a password file: other values may be a password or a part of one.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def create(
 def parties_of(
     permission: str, principals: tuple[str, ...], own_hosts: tuple[str, ...], hosts: tuple[str, ...]
 ) -> list[tuple[str, str, str]]:
-    """Return each principal that is allowed or denied with each host of that kind. Raises UsageError."""
+    """Return each principal with each host (``*`` if none is given) and the permission. Raises UsageError."""
     if own_hosts and not principals:
         raise click.UsageError(f"--{permission}-host: expected it with --{permission}-principal")
     for principal in principals:

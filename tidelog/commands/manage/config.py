@@ -89,7 +89,7 @@ def set_values(
 def unset(
     *, settings: ClientSettings, kind: str, name: str, keys: tuple[str, ...], dry_run: bool, as_json: bool
 ) -> None:
-    """Set keys of a configuration back to their default."""
+    """Unset keys of a configuration; what is set elsewhere, or the default, applies then."""
     change(settings, kind, name, dict.fromkeys(keys), dry_run=dry_run, as_json=as_json)
 
 

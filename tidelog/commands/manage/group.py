@@ -88,7 +88,7 @@ def describe(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool)
 
 
 def as_object(group: Group) -> dict[str, Any]:
-    """Build the JSON object of a group. ``lag`` is null if the lag of a partition is unknown."""
+    """Build the JSON object of a group. ``lag`` is null unless ``is_lag_known``; ``lag_at_least`` is the known part."""
     members = [
         {**one._asdict(), "partitions": [f"{topic}-{number}" for topic, number in one.partitions]}
         for one in group.members

@@ -73,7 +73,7 @@ def describe_source(controllers: str | None, directory: str | None, timeout_s: f
 
 
 def read_directory(path: str) -> MetadataImage:
-    """Read the metadata image from a directory. Raises KafkaStorageError, OSError."""
+    """Read the metadata image from a directory. Raises OSError, and what ``read_metadata_image`` raises."""
     from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
     from tidelog.log.system.file_system import OsFileSystem
     from tidelog.protocol.errors import KafkaStorageError

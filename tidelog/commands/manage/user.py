@@ -69,7 +69,7 @@ def create(
     iterations: int,
     as_json: bool,
 ) -> None:
-    """Create a user, or give one a new password. Without --password the command asks for it."""
+    """Create a user, or give one a new password. Without a password option the command asks for it."""
     from tidelog.client.admin.users import set_password
     from tidelog.client.cluster import Cluster
 
@@ -115,7 +115,7 @@ def ask_password() -> str:
 
 @command.command("delete")
 @click.argument("name", metavar="USER")
-@click.option("--mechanism", type=click.Choice(MECHANISMS), help="for this mechanism alone; default: all it has")
+@click.option("--mechanism", type=click.Choice(MECHANISMS), help="for this mechanism alone; default: all the user has")
 @json_option
 @client_options()
 def delete(*, settings: ClientSettings, name: str, mechanism: str | None, as_json: bool) -> None:
