@@ -56,8 +56,8 @@ def read_metadata_image(file_system: FileSystem, directory: str) -> MetadataImag
 def read_metadata_log(file_system: FileSystem, directory: str) -> LoadedMetadata:
     """Return the content of the metadata log in ``directory``.
 
-    Raises KafkaStorageError if the log is unreadable, damaged where it was synced, or written by a newer Kafka;
-    CorruptMessageError if a topic's partition numbers have a gap; and what ``RecordBatch.records`` raises.
+    Raises KafkaStorageError if the log is unreadable, damaged where it was synced, or written by a newer Kafka; also if
+    its records contradict each other.
     """
     names = file_system.list_names(directory)
     replay, deletions, voters = MetadataReplay(), dict[bytes, str](), STATIC_VOTERS
@@ -128,7 +128,7 @@ def _segments_from(names: list[str], directory: str, offset: int) -> Iterator[st
 def _take_segments(replay: MetadataReplay, file_system: FileSystem, paths: list[str]) -> None:
     """Replay the batches that were not replayed yet, up to the first damaged one.
 
-    Raises KafkaStorageError, and what ``RecordBatch.records`` raises.
+    Raises KafkaStorageError.
     """
     for number, path in enumerate(paths):
         file = file_system.open_file(path, writable=False)

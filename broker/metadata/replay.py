@@ -88,7 +88,7 @@ class MetadataReplay:
         """Replay the records of one batch, whose checksum the caller has verified.
 
         Raises CorruptMessageError (malformed, contradictory, or out of order), UnsupportedVersionError (records of a
-        newer Kafka), and what ``RecordBatch.records`` raises.
+        newer Kafka).
         """
         if batch.base_offset < self.next_offset:
             raise CorruptMessageError(f"a batch at offset {batch.base_offset} came after offset {self._end.offset}")

@@ -77,7 +77,7 @@ def read_snapshot(batches: Iterable[RecordBatch], snapshot: SnapshotId) -> Snaps
     """Return the content of a snapshot; the caller has verified the checksums of its batches.
 
     Raises CorruptMessageError (no header, no footer, malformed or contradictory records), UnsupportedVersionError
-    (records of a newer Kafka), and what ``RecordBatch.records`` raises.
+    (records of a newer Kafka).
     """
     listed = list(batches)
     header = _first_control(listed[:1])

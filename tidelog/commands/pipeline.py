@@ -410,8 +410,7 @@ def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
 
 
 def _read_metadata(path: str) -> MetadataImage | None:
-    """Read the metadata log of a data directory; None if it has none. Raises JobError for KafkaStorageError, and the
-    other errors of ``read_metadata_image``."""
+    """Read the metadata log of a data directory; None if it has none. Raises JobError."""
     from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
     from tidelog.log.system.file_system import OsFileSystem
     from tidelog.pipeline.job_errors import JobError

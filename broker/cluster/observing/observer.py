@@ -143,8 +143,8 @@ class Observer:
         """Take the answer to the last question; return the new image, if the answer leads to one.
 
         Raises ObserverError if the controller refuses this observer, and MetadataLostError. Committed records that
-        cannot be replayed raise CorruptMessageError, UnsupportedVersionError if a newer Kafka wrote them, or what
-        ``RecordBatch.records`` raises. A damaged answer raises no CorruptMessageError: it counts as a failed request.
+        cannot be replayed raise CorruptMessageError, or UnsupportedVersionError if a newer Kafka wrote them. A damaged
+        answer raises no CorruptMessageError: it counts as a failed request.
         """
         partition = self._good_partition(response, now_ms)
         if partition is None:
