@@ -84,7 +84,8 @@ def decompress(data: Buffer, codec: int, max_bytes: int, *, magic: int = 2) -> B
     """Decompress ``data`` to at most ``max_bytes``; with codec none return ``data`` itself.
 
     Raises MessageTooLargeError when the result would be larger, InvalidRecordError when the data is damaged,
-    UnsupportedCompressionTypeError.
+    UnsupportedCompressionTypeError. Data that is cut may give a shorter result without an error: zstd's wherever it is
+    cut, that of the other codecs between two parts.
     """
     if codec == CompressionType.NONE:
         return data

@@ -11,8 +11,9 @@ wrapper's offset is the absolute offset of its last inner message. Inner offsets
 magic 1 (KIP-31): absolute = wrapper offset + (relative - relative of the last). A wrapper's timestamp is the largest
 inner one, or the append time, which then applies to every inner message.
 
-:class:`LegacyRecordBatch` is one shallow entry with the properties of a magic 2 ``RecordBatch``;
-:class:`ByteBufferMessageSet` is an iterable over a whole buffer. Both are views over buffers; any thread.
+:class:`LegacyRecordBatch` is one entry, a message or a wrapper, with the properties of a magic 2 ``RecordBatch`` except
+``last_offset_delta``; :class:`ByteBufferMessageSet` is an iterable over a whole buffer. Both are views over buffers;
+any thread.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ _CODEC_MAX = CompressionType.LZ4
 class LegacyRecordBatch:
     """A view of one entry (message or wrapper) at ``position`` of ``buffer``, with a magic 2 batch's property names.
 
-    The constructor checks only that header and fields fit into the entry. Raises CorruptMessageError otherwise.
+    The constructor checks only that the magic is 0 or 1, and that header and fields fill the entry. Raises
+    CorruptMessageError otherwise.
     """
 
     __slots__ = (

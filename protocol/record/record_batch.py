@@ -172,7 +172,8 @@ class RecordBatch:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Time (ms) after which the batch's tombstones may be removed; None until a cleaner has set it (KIP-534)."""
+        """Time (ms) from which the batch's tombstones, or its marker, may be removed; None until a cleaner has set it
+        (KIP-534)."""
         return self._fields[7] if self._fields[5] & DELETE_HORIZON_MASK else None
 
     @property
@@ -235,7 +236,7 @@ class RecordBatch:
         return decompress(section, self.compression_type, max_decompressed_bytes)
 
     def records(self, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-        """Iterate over the records in order, with absolute offsets; each has the batch's time under log append time.
+        """Iterate over the records in order, with absolute offsets; under log append time each has ``max_timestamp``.
 
         Raises InvalidRecordError on a malformed record or a count that does not match, and what
         ``uncompressed_section`` raises.
@@ -370,10 +371,10 @@ def parse_records(section: Buffer, count: int, context: RecordContext) -> Iterat
 
 
 def skip_records(section: Buffer, count: int, first_delta: int) -> tuple[int, int]:
-    """Find the first of ``count`` records with an offset delta of at least ``first_delta``.
+    """Find the first of ``count`` records with an offset delta of at least ``first_delta``, or a length below 0.
 
-    Returns its position and the number of records before it: the section's end and ``count`` if there is none.
-    Raises InvalidRecordError.
+    Returns its position and the number of records before it; if there is none, the position after the last record and
+    ``count``. Raises InvalidRecordError.
     """
     position = 0
     try:
