@@ -1,4 +1,4 @@
-"""Slice of a file that a response will send with ``sendfile``, without reading it first.
+"""Slice of a file in a response; sent by ``sendfile``, without reading it, if it is large and there is no TLS.
 
 A :class:`TransferableRecords` is a part of a response, in place of record bytes. Its file is reference-counted. Code
 that makes a slice retains the file for it first; sending or dropping the slice releases the file once. So a
@@ -46,7 +46,7 @@ class TransferableRecords:
         self.position = position
         self.size = size
         self.in_memory = False
-        """True if both ends of the slice were found in the page cache; then it is sent without another check."""
+        """True if both ends of the slice were found in the page cache: it may be sent without another check."""
 
     def __len__(self) -> int:
         return self.size

@@ -2,7 +2,7 @@
 
 Integers are big endian. A compact length is an unsigned varint of length + 1, 0 meaning null. Everything that reads
 checks against the end of its buffer before it allocates. It raises :class:`MalformedError`, or IndexError at
-that end; the caller turns both into InvalidRequestError with the message, the field and the offset.
+that end; the coders turn both into InvalidRequestError with the message, the field and the offset.
 
     UNSIGNED_VARINT   7 bits a byte, lowest first, high bit set on all but the last; at most 5 bytes (10 for varlong)
     VARINT, VARLONG   the same over the zigzag form (n << 1) ^ (n >> 31), with 63 in place of 31 for varlong

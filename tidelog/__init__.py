@@ -7,8 +7,8 @@
 
 ``Broker`` is a broker in a process of its own, ``Security`` its TLS, users and ACLs, ``Laboratory`` its controls for
 tests (clock, faults, snapshots). ``Tidelog`` finds records in a running broker, ``scan`` reads logs from their files as
-Arrow batches. All other functions are in the ``tidelog`` command. The names are imported on first use, so that the
-command starts without them.
+Arrow batches. The ``tidelog`` command, Spark's data source and the pytest plugin have other functions. The names are
+imported on first use, so that the command starts without them.
 """
 
 from __future__ import annotations

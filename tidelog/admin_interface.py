@@ -81,7 +81,8 @@ def parse_admin(text: str) -> AdminInterface:
 
 
 def find_admin(settings: ClientSettings) -> AdminInterface:
-    """Ask a broker for the address of its admin interface. Raises ClientError; KafkaError if the user may not ask."""
+    """Ask a broker for the address of its admin interface. Raises ClientError; KafkaError, for example
+    if the user may not ask."""
     with Cluster.open(settings) as cluster:
         return ask_admin_address(cluster)
 
@@ -124,7 +125,8 @@ def choose_broker(cluster: Cluster) -> tuple[int, Client]:
 
 
 def login_headers(interface: AdminInterface, security: Security) -> dict[str, str]:
-    """Return the header with the profile's password or token; none if others could read it. Raises ClientError."""
+    """Return the header with the profile's password or token; none if it has neither, or others could read it. Raises
+    ClientError."""
     credentials = security.credentials
     if credentials is None or not (interface.is_encrypted or is_this_machine(interface.host)):
         return {}

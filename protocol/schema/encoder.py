@@ -34,7 +34,7 @@ _ABSENT, _PRESENT = b"\xff", b"\x01"  # the byte before a struct that may be nul
 
 def compile_encoder(cls: type[Message], version: int, *, in_steps: bool = False) -> CompiledCoder:
     """Compile the encoder ``(message) -> list of parts`` of ``cls`` at ``version``; with ``in_steps`` it is a
-    generator that returns the list.
+    generator ``(message, max_bytes)`` that returns the list.
     """
     writer = _EncoderWriter(version, cls.FLEXIBLE.has(version), in_steps)
     source = writer.source

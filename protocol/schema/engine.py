@@ -1,6 +1,6 @@
 """Coders of messages: compiled routines if the package was built with them, else Python generated for each version.
 
-The choice is made once, by import; both give equal results. Any thread.
+The choice is made once, at import; both give equal results. Any thread.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def array(
 
 
 def struct_of(item: Callable[..., T], versions: str = "0+", *, tag: int | None = None) -> T:
-    """Declare one nested struct. Its default is one shared instance that cannot be changed: assign a new one."""
+    """Declare one nested struct. Its default is one shared instance whose fields cannot be set: assign a new one."""
     field = Field("struct", versions, "none", (), tag)
     field.item = item  # type: ignore[assignment]
     return field  # type: ignore[return-value]
@@ -353,7 +353,8 @@ class Message(Struct):
         return INT16.pack(version) + self.encode(version)
 
     def encode_parts(self, version: int) -> list[Part]:
-        """Encode the message as pieces to send in order; slices of files are not read, large buffers not copied."""
+        """Encode the message as pieces to send in order; slices of files are not read, large buffers of records
+        not copied."""
         return self.encoder_at(version).encode(self)
 
     @classmethod
@@ -370,8 +371,8 @@ class Message(Struct):
         """Encode a long message like :meth:`encode_parts`, with a yield for every 64 elements of an array other than of
         numbers.
 
-        Raises EncodeError, UnsupportedVersionError; MessageTooLongError if more than ``max_bytes``, without records,
-        are encoded when a yield or records follow.
+        Raises EncodeError, UnsupportedVersionError; MessageTooLongError if more than ``max_bytes`` are encoded, without
+        records. That is checked before records, and at each yield for an array outside tagged fields.
         """
         coder = _coder_in_steps(type(self), version, "encode")
         return (yield from coder.encode_in_steps(self, max_bytes))
@@ -415,7 +416,8 @@ _in_steps: dict[tuple[type[Message], int, str], CompiledCoder] = {}
 
 
 def _coder_in_steps(cls: type[Message], version: int, direction: Literal["decode", "encode"]) -> CompiledCoder:
-    """Return the decoder or encoder that is a generator: compiled when the first long message comes."""
+    """Return the decoder or encoder that is a generator. With compiled modules, too, it is Python source, generated
+    when the first long message comes."""
     coder = _in_steps.get((cls, version, direction))
     if coder is None:
         _check_version(cls, version)

@@ -2,9 +2,9 @@
 
 Most handlers' ``error_response`` is a plain function that builds an error for each element of a request. For 50,000
 elements that takes up to 35 ms. Here it is called for parts of the request, in order: copies with at most PART_ELEMENTS
-elements in all their arrays. The response to each part is added to the response to those before it. A part may begin
-within an element, such as a topic whose first partitions are in the part before: the two responses for that element
-become one. So the result is that of one call for the whole request.
+whole elements in all their arrays. The response to each part is added to the response to those before it. A part
+may begin within an element, such as a topic whose first partitions are in the part before: the two responses for that
+element become one. So the result is that of one call for the whole request.
 
 That is true of a response whose arrays have an element for each element of the request's. Other APIs build their error
 response in steps of their own (a generator), or their requests have too few elements to be cut.
@@ -35,7 +35,7 @@ class Part(NamedTuple):
 def refuse_in_steps(
     error_response: Callable[[Any, KafkaError], Any], request: Any, error: KafkaError, max_elements: int = PART_ELEMENTS
 ) -> Generator[Any, None, Any]:
-    """Build the error response of a request, for at most ``max_elements`` of its elements in each step."""
+    """Build the error response of a request, for at most ``max_elements`` whole elements in each step."""
     joined: Any = None
     for part in cut(request, max_elements):
         response = error_response(part.struct, error)
@@ -51,7 +51,7 @@ def refuse_in_steps(
 
 
 def cut(struct: Any, max_elements: int) -> Iterator[Part]:
-    """Cut a struct into parts with at most ``max_elements`` elements each, in order."""
+    """Cut a struct into parts with at most ``max_elements`` whole elements each, in order."""
     if weight(struct, max_elements) <= max_elements:
         yield Part(struct, 0)
         return
@@ -65,8 +65,8 @@ def cut(struct: Any, max_elements: int) -> Iterator[Part]:
 
 
 def runs(elements: Any, max_elements: int) -> Iterator[tuple[list[Any], int]]:
-    """Cut an array into runs with at most ``max_elements`` elements in all; yield each with the ``Part.depth`` of its
-    first element, 0 if that begins in the run."""
+    """Cut an array into runs with at most ``max_elements`` whole elements in all; yield each with the ``Part.depth`` of
+    its first element, 0 if that begins in the run."""
     run: list[Any] = []
     run_weight = 0
     for element in elements:

@@ -129,6 +129,7 @@ def blank(cls: type[T]) -> T:
     """Make an object with all its fields at their defaults, as ``cls()`` does."""
     prototype = _PROTOTYPES.get(cls)
     if prototype is None:
+        # No field has version -1, so all fields are absent ones.
         prototype = _PROTOTYPES[cls] = Layout(cast("type[Struct]", cls), -1, flexible=False)
     target = words.new_object(cls)
     for field in prototype.absent:
