@@ -107,9 +107,10 @@ class Broker:
         return self._process.pid
 
     def start(self) -> Self:
-        """Start and wait until the broker answers. Raises BrokerProcessError, also if it runs already.
+        """Start and wait until the broker answers, then create the users and ACLs of ``security``.
 
-        Users and ACLs of ``security`` are created then; it raises ClientError or KafkaError if that fails.
+        Raises BrokerProcessError, also if it runs already; ClientError or KafkaError if users or ACLs cannot be
+        created; OSError or UnicodeEncodeError if its files cannot be written.
         """
         if self._process is not None:
             raise BrokerProcessError("the broker is running")
@@ -128,8 +129,7 @@ class Broker:
         return self
 
     def stop(self) -> int:
-        """Stop cleanly, wait and return the exit code. Does nothing when the broker does not run. Raises
-        BrokerProcessError."""
+        """Stop cleanly, wait and return the exit code; 0 when the broker does not run. Raises BrokerProcessError."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:

@@ -64,7 +64,10 @@ class Security:
 
 
 def parse_rule(user: str, rule: str) -> Acl:
-    """Parse the ACL of ``[deny] OPERATION TYPE NAME``; a name that ends in ``*`` is a prefix. Raises ValueError."""
+    """Parse the ACL of ``[allow|deny] OPERATION TYPE NAME``. Raises ValueError.
+
+    The type ``cluster`` needs no name. A name that ends in ``*`` is a prefix; ``*`` alone means all names.
+    """
     words = rule.split()
     permission = words.pop(0).lower() if words and words[0].lower() in PERMISSIONS else "allow"
     if words[1:] == ["cluster"]:

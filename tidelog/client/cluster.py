@@ -1,9 +1,10 @@
 """Connections to the brokers of a cluster: to any broker, to leaders of partitions, and to coordinators.
 
 A ``Cluster`` uses any bootstrap server that answers, finds leaders by Metadata and coordinators by FindCoordinator, and
-keeps one connection per broker until ``close``. An error code in a response is raised as its KafkaError, whose
-``retriable`` says whether a retry may help; a connection that fails raises ClientError. All that sends requests may
-raise both: a login that is refused and a malformed response are KafkaErrors. For one thread at a time.
+keeps one connection per broker until ``close``. An error code of Metadata or FindCoordinator is raised as its
+KafkaError, whose ``retriable`` says whether a retry may help; the caller of ``ask`` reads the codes of its response. A
+connection that fails raises ClientError. All that sends requests may raise both: a login that is refused and a
+malformed response are KafkaErrors. For one thread at a time.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class Cluster:
     ) -> None:
         """Connect to the first of the comma separated ``servers`` that answers; ``connect`` replaces ``Client``.
 
-        Raises the ClientError of the last server; KafkaError if a server refuses the login, as all others would.
+        Raises the ClientError of the last server. Raises KafkaError, without trying the next server, if one refuses the
+        login, as all others would, or sends a malformed response.
         """
         self._timeout_s = timeout_s
         self._connect = partial(Client, timeout_s=timeout_s, security=security) if connect is None else connect
@@ -148,7 +150,7 @@ class Cluster:
         """Return the address of each partition's leader, by partition.
 
         With ``create`` a missing topic is created if the broker allows it, as for a producer. Raises ClientError,
-        KafkaError (retriable while a topic does not exist or has no leaders).
+        KafkaError (retriable while the topic does not exist or a partition has no leader).
         """
         found = self._known_leaders(topic, create)
         leaders = [one for one in found if one is not None]

@@ -174,14 +174,14 @@ class Client:
 
     def send(self, request: Message, response_type: type[_Response], version: int) -> _Response:
         """Send a request in this version and return the response; no other request may be in flight. Raises
-        ClientError; KafkaError if a new login is refused or the response is malformed."""
+        ClientError; KafkaError if a new login fails or the response is malformed."""
         if self._wire.waiting:
             raise ClientError(f"{self.bootstrap} has left {self._wire.waiting} requests without an answer")
         self.post(request, version)
         return self.answer(response_type)
 
     def post(self, request: Message, version: int) -> None:
-        """Send a request in this version, without waiting. Raises ClientError; KafkaError if a new login is refused."""
+        """Send a request in this version, without waiting. Raises ClientError; KafkaError if a new login fails."""
         self._renew_session()
         try:
             parts = self._wire.encode(request, version)

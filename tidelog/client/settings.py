@@ -24,7 +24,7 @@ BOOTSTRAP_KEY = "bootstrap.servers"
 
 
 class ClientSettings(NamedTuple):
-    """Addresses (``HOST:PORT``, separated by commas), security, and the timeout of each response."""
+    """Addresses (``HOST:PORT``, separated by commas), security, and the timeout of each wait for a broker."""
 
     bootstrap: str = DEFAULT_BOOTSTRAP
     security: Security = PLAIN

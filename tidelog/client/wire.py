@@ -24,9 +24,9 @@ _Response = TypeVar("_Response", bound=Message)
 
 
 class ClientError(Exception):
-    """A request has no usable result: no connection, no valid response, or wrong settings or arguments of the client.
+    """A request has no usable result: no connection, no answer to this request, or a wrong setting or argument.
 
-    The message names the address, the key or the option.
+    A malformed response of a broker is an InvalidRequestError instead.
     """
 
 

@@ -57,7 +57,7 @@ class Resource(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One key with its value, which is None if it is sensitive or not set."""
+    """One key with its value, which is None if the key is sensitive or has neither a value nor a default."""
 
     key: str
     value: str | None
@@ -127,7 +127,7 @@ def is_of_one_node(resource: Resource) -> bool:
 
 
 def address_for(cluster: Cluster, resource: Resource) -> Address:
-    """Return the address of the broker that has the resource's configuration. Raises ClientError."""
+    """Return the address of the broker that has the resource's configuration. Raises ClientError, KafkaError."""
     brokers = cluster.brokers()
     numbers = {str(number): number for number in brokers}
     if resource.name not in numbers:

@@ -130,8 +130,8 @@ def groups_at(cluster: Cluster, address: Address) -> list[ListedGroup]:
 def describe_group(cluster: Cluster, group: str, *, allow_silent_leaders: bool = False) -> Group:
     """Return a group's members, offsets and lag. The lag of a partition without a leader is unknown.
 
-    ``allow_silent_leaders``: it is also unknown if a leader does not answer, instead of an error. Raises ClientError,
-    KafkaError, also when the group does not exist.
+    With ``allow_silent_leaders`` the lag is also unknown if the leader does not answer, or answers with an error.
+    Raises ClientError, KafkaError, also when the group does not exist.
     """
     return cluster.retry_until_settled(lambda: _describe_group(cluster, group, allow_silent_leaders))
 
@@ -335,7 +335,8 @@ def _known_ends(
 ) -> dict[TopicPartition, int]:
     """Return the log ends of partitions that exist and have a leader.
 
-    With ``allow_silent_leaders`` partitions whose leader does not answer are left out, instead of an error.
+    With ``allow_silent_leaders`` the partitions of a leader that does not answer, or answers with an error, are left
+    out. Raises ClientError, KafkaError.
     """
     by_leader = _group_by_leader(list_topics(cluster), partitions)
     if not allow_silent_leaders:

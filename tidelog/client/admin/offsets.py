@@ -37,7 +37,7 @@ def list_offsets(
 def log_ends(
     cluster: Cluster, partitions: Iterable[TopicPartition], *, isolation_level: int = 0
 ) -> dict[TopicPartition, int]:
-    """Return the end of each log. Raises ClientError, KafkaError."""
+    """Return the end of each log; with READ_COMMITTED its last stable offset. Raises ClientError, KafkaError."""
     return list_offsets(cluster, dict.fromkeys(partitions, LATEST), isolation_level=isolation_level)
 
 

@@ -38,7 +38,7 @@ class Credential(NamedTuple):
 
 
 def list_credentials(cluster: Cluster, users: Sequence[str] | None = None) -> list[Credential]:
-    """List the credentials of these users, or of all. Raises ClientError, KafkaError."""
+    """List the credentials of these users, or of all. Raises ClientError, KafkaError, also if a named user has none."""
     asked = None if users is None else [UserName(name=name) for name in users]
     request = DescribeUserScramCredentialsRequest(users=asked)
     answer = cluster.ask(request, DescribeUserScramCredentialsResponse)

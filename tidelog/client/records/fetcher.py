@@ -58,11 +58,11 @@ class Fetcher:
         self._isolation_level = isolation_level
         self.positions = dict(positions)
         self.vacant: dict[TopicPartition, int] = {}
-        """Partitions of responses without any record in the last round -> the end of the visible log according to their
+        """Partitions of the last round's responses without any batch -> the end of the visible log according to their
         leaders."""
 
     def fetch(self, wait_ms: int) -> Iterator[FetchedRecord]:
-        """Yield the records of one round; if there are none, the round waits up to ``wait_ms``.
+        """Yield the records of one round, which waits up to ``wait_ms`` in all for leaders without new records.
 
         The position of a partition moves past a record when the next one is requested. Raises ClientError, KafkaError:
         at once if the leader of a partition cannot be found or a batch is damaged; otherwise the first failure of a
@@ -93,8 +93,8 @@ class Fetcher:
         return answer
 
     def _note_vacant(self, answer: FetchResponse) -> None:
-        """Note the partitions of a response without any record. In a response with records, a partition without them
-        may have records that did not fit."""
+        """Note the partitions of a response without any batch. In a response with batches, a partition without them
+        may have batches that did not fit."""
         found = [(topic.topic, data) for topic in answer.responses for data in topic.partitions]
         if any(data.records for _, data in found):
             return

@@ -1,7 +1,7 @@
 """Reading of records from topics of any Kafka cluster, between two positions, alone or as a member of a group.
 
-Reading ends where the logs ended when it began, or it follows the logs. When a leader or coordinator moves, the new one
-is looked up. Records that retention deletes before they are read are skipped.
+Reading ends where the logs ended when it began (in a group: at the last assignment), or it follows the logs. When a
+leader or coordinator moves, the new one is looked up. Records that retention deletes before they are read are skipped.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ RETRY_S = 30.0
 """How long a leader may be missing: a controller fences a silent broker after 9 s, and then elects a new leader."""
 PAUSE_S = 0.1
 VACANT_ROUNDS = 3
-"""Responses without records after which a partition counts as read to its end: the last offsets may have no records."""
+"""Successive responses without batches after which a partition counts as read: the last offsets may have no records."""
 COMMIT_S = 5.0
 
 
 class Range(NamedTuple):
     """The wanted records: start and end of reading. ``offset`` is ``start``, ``end``, a number as text, or ``-N`` for N
-    offsets before the end.
+    offsets before the end. Without ``offset`` and ``begin_ms`` reading begins at the group's committed offset, or at
+    the start of the log if there is none.
 
     Older records than ``begin_ms`` are left out wherever they are. A partition ends at its first record after
     ``end_ms``: a group's committed offset cannot pass that record and come back to it.

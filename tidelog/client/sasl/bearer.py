@@ -7,7 +7,7 @@ sasl.oauthbearer.client.credentials.client.id          the client's id, for an i
 sasl.oauthbearer.client.credentials.client.secret      the client's secret, for an issuer
 sasl.oauthbearer.scope                                 the scope to request, for an issuer; optional
 sasl.oauthbearer.header.urlencode                      true: id and secret are encoded for a URL in the Authorization
-                                                       header, as RFC 6749 wants it; Kafka's default is false
+                                                       header, as RFC 6749 wants it; default false, as in Kafka
 sasl.login.callback.handler.class                      optional: only Kafka's OAuthBearerLoginCallbackHandler
 sasl.jaas.config                                       Kafka's OAuthBearerLoginModule: clientId, clientSecret and scope
                                                        are used if the keys above are missing. Only here, not as a
