@@ -16,7 +16,7 @@ HEAD = """# Commands
 
 Generated from the commands' own declarations by `python -m tidelog.command_page`.
 [first-steps.md](first-steps.md) shows them at work. Commands on topics, records, groups, configurations, users, quotas,
-ACLs and transactions talk to any Kafka broker.
+ACLs and transactions talk to any Kafka broker; only `find` needs the admin interface of Tidelog.
 
 - **Broker**: `--bootstrap HOST:PORT[,...]`, else `TIDELOG_BOOTSTRAP`, else `bootstrap.servers` of the profile, else
   127.0.0.1:9092.

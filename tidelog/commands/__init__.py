@@ -1,5 +1,6 @@
-"""Modules of the tidelog command line: one for each subcommand, in packages by what they work on.
+"""Modules of the tidelog command line: one for each command, most of them in packages by what they work on.
 
-Imports: all of ``tidelog``, each package when its command runs: ``tidelog version`` loads neither broker nor pipeline.
+Imports: all of ``tidelog``, each package when its command runs: ``tidelog version`` loads nothing of the pipeline, and
+of the broker only the parsers of a client's profile.
 Invariant: a command returns its exit code; None means 0.
 """

@@ -3,7 +3,8 @@
 The directories are checked before anything is written, and each copy after its recovery. The directories of Kafka are
 only read; docs/moving-from-kafka.md describes all steps.
 
-Exit codes: 0 taken over, nothing to do, or a dry run without problems; 1 a problem was found, or an error occurred.
+Exit codes: 0 taken over, nothing to do, or a dry run without problems; 1 a problem was found, or an error occurred; 2
+wrong options.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def command(*, directories_given: tuple[str, ...], quiet: bool, as_json: bool) -
     """Verify the logs of a stopped broker.
 
     Checks the checksums, offsets, indices and snapshots of a partition directory, or of all in a log directory. The
-    exit code is 1 when something is wrong, 2 when something cannot be read.
+    exit code is 1 when something is wrong, 2 when something cannot be read or a broker runs.
     """
     from tidelog.log.check import check_directory
     from tidelog.log.system.file_system import OsFileSystem
