@@ -46,7 +46,7 @@ COMMANDS = {
     "adopt": Listing("tidelog.commands.files.adopt", "Take over the topics and offsets of a stopped Apache Kafka."),
     "pipeline": Listing("tidelog.commands.pipeline", "Export, audit, index, compact, replay and backfill logs."),
     "completion": Listing("tidelog.commands.completion", "Print the script that completes commands in a shell."),
-    "version": Listing("tidelog.commands.version", "Print the versions of Tidelog, its dependencies and Python."),
+    "version": Listing("tidelog.commands.version", "Print the versions of Tidelog, uvloop, numpy and Python."),
     "help": Listing("tidelog.commands.help", "Show the help of a command."),
 }
 root = LazyGroup(

@@ -1,4 +1,4 @@
-"""``tidelog version``: prints the versions of Tidelog, its dependencies and Python, and the use of compiled modules."""
+"""``tidelog version``: prints the versions of Tidelog, uvloop, numpy and Python, and the use of compiled modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.commands.frame.output import print_json
 @click.command(cls=Command)
 @json_option
 def command(*, as_json: bool) -> None:
-    """Print the versions of Tidelog, its dependencies and Python."""
+    """Print the versions of Tidelog, uvloop, numpy and Python."""
     import platform
     from importlib.metadata import version
 

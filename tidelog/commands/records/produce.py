@@ -148,7 +148,7 @@ def produce_file(path: str, fields: Fields, producer: Producer) -> None:
 
 
 def send_all(file: BinaryIO, name: str, fields: Fields, producer: Producer, bar: Any = None) -> None:
-    """Send the records of a file, and flush whenever no more input is waiting."""
+    """Send the records of a file. Those of lines are flushed whenever no more input is waiting."""
     from tidelog.client import ClientError
     from tidelog.commands.frame.records import RecordFormatError
 

@@ -137,7 +137,7 @@ def registry_options(function: _Function) -> _Function:
 
 
 def open_values(url: str, properties: dict[str, str], value_format: str) -> RegisteredValues:
-    """Open a registry. Raises ClientError."""
+    """Build the decoder and encoder of a registry's values, without a request."""
     from tidelog.pipeline.values.registry import Registry
 
     return RegisteredValues(Registry((("url", url), *properties.items())), KINDS[value_format])

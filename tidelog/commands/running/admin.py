@@ -57,7 +57,7 @@ def create(*, path: str, user: str, scope: str, days: int, as_json: bool) -> Non
 
 
 def append_line(path: str, line: str) -> None:
-    """Append a line to a file of tokens durably; make the file if it is missing. Raises UsageError, OSError."""
+    """Append a line to a file of tokens, and sync the file; make it if it is missing. Raises UsageError, OSError."""
     from tidelog.broker.admin.login.tokens import is_token_file
 
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)

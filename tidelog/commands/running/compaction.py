@@ -1,6 +1,6 @@
-"""``tidelog compaction status`` and ``tidelog compaction run TOPIC``: shows the cleaner's state and starts it.
+"""``tidelog compaction status`` and ``tidelog compaction run TOPIC``: show the cleaner's state, and clean a topic now.
 
-It uses the broker's admin interface, whose address the broker returns (DescribeConfigs, ``admin.listener``).
+Both use the admin interface of one broker, whose address the broker returns (DescribeConfigs, ``admin.listener``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def command() -> None:
 @json_option
 @client_options()
 def status(*, settings: ClientSettings, as_json: bool) -> None:
-    """Show the state of every compacted partition."""
+    """Show the state of every compacted partition of which the broker has a replica."""
     show_status(settings, as_json=as_json)
 
 
@@ -40,7 +40,7 @@ def status(*, settings: ClientSettings, as_json: bool) -> None:
 @json_option
 @client_options()
 def run_now(*, settings: ClientSettings, topic: str, wait: bool, dry_run: bool, as_json: bool) -> int:
-    """Clean a topic's partitions now, due or not."""
+    """Clean the broker's partitions of a topic now, due or not."""
     from urllib.parse import quote
 
     waits = wait or dry_run

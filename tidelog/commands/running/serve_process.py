@@ -42,7 +42,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG4J_LEVELS = {"all": "debug", "trace": "debug", "warn": "warning", "fatal": "error", "off": "error"}
 STANDARD_ERROR = 2
 _MAX_DIGITS = 19
-"""Digits of a number that is read here: ``int`` refuses thousands of them."""
+"""Largest number of digits of an option's number; ``int`` raises ValueError for more than 4,300 of them."""
 STARTING_THRESHOLD = 100_000
 """Threshold of the garbage collector during a start, whose objects nearly all live as long as the process."""
 
@@ -88,7 +88,8 @@ FLAGS = {"--until-stdin-closes": "until_stdin_closes", "--strict": "strict"}
 
 
 def read_words(words: Sequence[str]) -> ServeWords | None:
-    """Parse the options without Click; None if one is wrong, so that Click parses them again and reports it.
+    """Parse the options without Click; None if one is wrong or unknown here. Click then parses them, and reports the
+    error or shows the help.
 
     Click would take 2 MB of an idle broker's memory (VmRSS, docs/internals/performance.md).
     """
