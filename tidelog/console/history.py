@@ -1,8 +1,8 @@
-"""Samples of a broker's last minutes: bytes and records in and out, requests, the lag of each group.
+"""Samples of a broker's last minutes: bytes in and out, records in, requests, the lag of each group.
 
-Samples are taken while pages are requested, and for some minutes after. Each takes as much time of the loop as a
-request for ``/metrics``; the lags are computed in a thread. Loop thread only, except ``lags``, ``is_partial`` and
-``rates``, which return copies or a single value.
+Samples are taken while pages are requested, and for some minutes after. The loop reads the counters, copies the groups'
+offsets and sums each group's lags; the lags of partitions are computed in a worker. Loop thread only, except ``lags``,
+``is_partial`` and ``rates``, which return copies or a single value.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def group_lags(samples: Iterable[Sample]) -> dict[str, int]:
 def partial_groups(commits: Iterable[Commits], samples: Iterable[Sample]) -> set[str]:
     """Find the groups with committed offsets of partitions without a sample.
 
-    Another broker leads such a partition, its log has not been used since the start, or there were too many.
+    Such a partition has no replica here, its log has not been used since the start, or ``group_commits`` left it out.
     """
     missing: Counter[str] = Counter()
     for one in commits:

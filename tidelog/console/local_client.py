@@ -7,7 +7,7 @@ Records and offsets of partitions that another broker leads are requested from i
 (``LeaderClient``). This broker's authorizer must allow the request to the caller first.
 
 With this client, the console uses the same functions of ``tidelog.client.admin`` as the command line. A request that
-takes longer than TIMEOUT_S is abandoned, and the next request gets a new connection.
+takes longer than TIMEOUT_S is abandoned. A LocalClient of which a request has failed is not used again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ HERE = "this broker"
 OTHER_CONSOLE = "only the broker at {} can answer this: open the console of that broker"
 """Error of a request that only another broker can answer, unless it is for partitions; with that broker's address."""
 NEWEST = 2**15 - 1
-"""Version without an upper limit."""
+"""Largest number of a version, as an upper limit that excludes none."""
 
 _Response = TypeVar("_Response", bound=Message)
 T = TypeVar("T")

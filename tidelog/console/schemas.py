@@ -3,8 +3,9 @@
     page's thread   decode: the id in a value's first bytes -> its schema -> the value
     loop thread     the registry's state, which is read from ``_schemas`` for the first value
 
-A value that does not fit its schema is shown as plain bytes. So is one that is nested more deeply than Python's
-recursion limit allows. No value is decoded by a schema that lets few bytes stand for any number of items or fields.
+A value that does not fit its schema is shown like a value without a schema. So is one that is nested more deeply than
+Python's recursion limit allows. No value is decoded by a schema that lets few bytes stand for any number of items or
+fields.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class DecodedValue(NamedTuple):
 
 
 Decode = Callable[[bytes], DecodedValue | None]
-"""A function that decodes a value; None for a value that is shown as bytes."""
+"""A function that decodes a value; its result is None for a value that is shown without a schema."""
 
 
 def as_bytes(_content: bytes) -> DecodedValue | None:
@@ -105,7 +106,7 @@ class Schemas:
 
 
 def decode(content: bytes, schema_of: Callable[[int], RegisteredSchema | None]) -> DecodedValue | None:
-    """Decode a value that names a schema; None for a value that is shown as bytes. Raises ClientError."""
+    """Decode a value that names a schema; None for a value that is shown without a schema. Raises ClientError."""
     if content[:1] != bytes([MAGIC]) or len(content) > MAX_BYTES:
         return None
     try:

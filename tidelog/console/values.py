@@ -1,6 +1,6 @@
 """Keys, values and header values of records as text for people: text, JSON or hexadecimal, cut to a limit.
 
-    auto   JSON if it is an object or an array, otherwise text if it is UTF-8, otherwise hexadecimal
+    auto   JSON if it is an object or array, else text if it is UTF-8 without control characters, else hexadecimal
     text   UTF-8, with U+FFFD in place of other bytes
     json   JSON, indented on the page of one record; text if it is not JSON
     hex    16 bytes in a line, with their positions and characters

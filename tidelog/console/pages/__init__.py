@@ -1,7 +1,7 @@
 """Table of the console's pages: path -> the function that builds the page's model, and its parameters.
 
-Imports: tidelog.client, tidelog.console, and modules of tidelog.broker, tidelog.cleaner and tidelog.log for data
-without a Kafka API.
+Imports: tidelog.client, tidelog.console, tidelog.protocol, and modules of tidelog.broker, tidelog.cleaner and
+tidelog.log for data without a Kafka API.
 Invariant: a page shows a bounded number of rows, and reads a bounded number of bytes from logs. Exception: a search by
 key or tag reads until it has its rows. A page may list all groups, ACLs or transactional ids of the broker to find its
 rows.

@@ -11,7 +11,7 @@ MAX_ASSIGNED = 20
 
 
 def list_page(view: View) -> Page:
-    """Build the model of the page of all groups. Raises ClientError, KafkaError."""
+    """Build the model of the page of the groups that this broker coordinates. Raises ClientError, KafkaError."""
     wanted, kind = view.text("find"), view.text("type")
     found = [one for one in list_groups(view.cluster) if wanted in one.group and kind in ("", one.type)]
     listing = list_after(found, lambda one: one.group, view.parameters.get("after", ""))

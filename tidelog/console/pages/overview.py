@@ -1,4 +1,4 @@
-"""The first page: the broker, its cluster, rates, request times, failed log directories and refused logs."""
+"""The first page: the broker, its cluster, rates, request times, failed or full log directories, and refused logs."""
 
 from __future__ import annotations
 

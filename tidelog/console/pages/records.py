@@ -33,7 +33,7 @@ KEY_LIMIT, VALUE_LIMIT = 200, 500
 WHOLE_KEY_LIMIT, WHOLE_VALUE_LIMIT = 8_000, 64_000
 """Limits of a key and a value on the page of one record, in bytes of HTML."""
 MAX_HEADERS, HEADER_LIMIT = 20, 300
-"""Limits of a record's headers: how many are shown, and bytes of HTML of each name and value."""
+"""Limits of a record's headers: how many are shown, and bytes of HTML of each value."""
 ISOLATIONS = {"read_uncommitted": 0, "read_committed": READ_COMMITTED}
 
 

@@ -27,7 +27,7 @@ class TopicRow(NamedTuple):
 
 
 class PartitionRow(NamedTuple):
-    """A partition with size and offsets of its log, and the records that are not indexed yet; None if unknown."""
+    """A partition with size and offsets of its log, and the number of offsets not indexed yet; None if unknown."""
 
     partition: Partition
     size: int | None
@@ -130,7 +130,7 @@ def offsets_of(view: View, topic: str, partitions: Sequence[Partition]) -> tuple
 
 
 def index_lags(view: View, topic_partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """Return the number of records that are not indexed yet, for partitions with an index."""
+    """Return the number of offsets that are not indexed yet, for partitions with an index here."""
     indexing = view.sender.run_in_loop(lambda: view.sender.broker.services.indexing.made)
     if indexing is None:
         return {}

@@ -7,7 +7,8 @@ from tidelog.console.view import Page, View, list_after, slice_from
 
 
 def list_page(view: View) -> Page:
-    """Build the model of the page of all transactional ids. Raises ClientError, KafkaError."""
+    """Build the model of the page of the transactional ids that this broker coordinates. Raises ClientError,
+    KafkaError."""
     wanted = view.text("find")
     found = [one for one in list_transactions(view.cluster) if wanted in one.transactional_id]
     listing = list_after(found, lambda one: one.transactional_id, view.parameters.get("after", ""))
