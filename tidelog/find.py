@@ -68,9 +68,10 @@ class Tidelog:
 
         ``tag`` is the value of the header that the topic's ``index.tag.header`` names; with ``key`` and ``tag`` both
         must match. ``begin`` and ``end`` are included: ms, ISO 8601, ``09:00`` of today, or ``15m`` ago, by clock and
-        time zone of the caller's machine. ``max_records`` None means all. With ``wait`` all records that were
-        acknowledged before the call are found. ``isolation`` is as a consumer's ``isolation.level``. Raises ClientError
-        (no broker, no such topic, no such index), OSError; KafkaError if the user may not ask for the address.
+        time zone of the caller's machine. ``max_records`` None means all. With ``wait`` the broker first
+        indexes all records below the high watermarks of its replicas. ``isolation`` is as a consumer's
+        ``isolation.level``. Raises ClientError, for example if there is no such topic or index; OSError; KafkaError if
+        the user may not ask for the address.
         """
         parameters = {"format": "base64", "wait": str(wait).lower(), "isolation": isolation}
         for name, value in (("key", key), ("tag", tag)):

@@ -28,7 +28,7 @@ def _escape_key(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape a value. A leading space needs a backslash, because readers skip those after the ``=``."""
+    """Escape a value. A leading space needs a backslash, because readers skip spaces after the ``=``."""
     escaped = "".join(map(_escape_sign, text))
     return f"\\{escaped}" if escaped.startswith(" ") else escaped
 

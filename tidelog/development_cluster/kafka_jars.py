@@ -122,7 +122,7 @@ def default_cache(environment: dict[str, str] | os._Environ[str]) -> Path:
 
 
 def download(directory: Path, repository: str, artifacts: Sequence[Artifact] = ARTIFACTS) -> list[str]:
-    """Download the jars that the directory lacks, and return their names. Raises JarsError."""
+    """Download the jars that the directory lacks, and return their names. Raises JarsError, OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     missing = [one for one in artifacts if not (directory / one.file_name).exists()]
     with ThreadPoolExecutor(DOWNLOADS) as threads:
@@ -132,7 +132,7 @@ def download(directory: Path, repository: str, artifacts: Sequence[Artifact] = A
 
 
 def _fetch(artifact: Artifact, directory: Path, repository: str) -> None:
-    """Download one jar, which gets its name when it is complete. Raises JarsError."""
+    """Download one jar, which gets its name when it is complete. Raises JarsError, OSError."""
     url = artifact.url(repository)
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:

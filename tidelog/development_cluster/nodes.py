@@ -132,7 +132,7 @@ class Nodes:
         self.running: list[Node] = []
 
     def start(self) -> None:
-        """Format new directories, start all nodes, and wait until they are ready. Raises NodeError."""
+        """Format new directories, start all nodes, and wait until they are ready. Raises NodeError, OSError."""
         layout = self._layout
         cluster_id = cluster_id_of(layout.directory)
         self._start_controller(cluster_id)

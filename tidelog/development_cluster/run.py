@@ -132,7 +132,7 @@ def check_ports(layout: Layout) -> None:
 def class_path(options: StartOptions) -> str:
     """Return the class path of the controller; without ``--kafka``, download the jars that the cache lacks first.
 
-    Raises JarsError.
+    Raises JarsError, OSError.
     """
     if options.kafka is not None:
         return class_path_of(options.kafka)
