@@ -6,7 +6,7 @@ max=              largest number of records of the answer (default 100), newest 
 next=             go on where an earlier answer stopped, by the text in its field "next"
 format=           text (default; bytes that are not UTF-8 become {"base64": ...}) or base64
 isolation=        read_uncommitted (default) or read_committed: no records of open or aborted transactions
-wait=true         answer once everything acknowledged so far is in the index
+wait=true         answer once all records below this broker's high watermarks are in the index
 
 200  {"records": [{"partition", "offset", "timestamp", "key", "value", "headers": [[name, value], ...]}, ...],
       "next": "0:4711" or null, "lag": records not indexed yet}
