@@ -7,8 +7,7 @@
 Invariants:
 
 - ``log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset``, ``recovery_point <= log_end_offset``;
-- ``end`` names bytes that are in the file; an append sets ``end`` first, then ``log_end_offset``, and a truncation the
-  reverse, so all records below ``log_end_offset`` can be read;
+- all records below ``log_end_offset`` can be read: an append sets ``end``, a position, before it, a truncation after it;
 - the active segment is the last of ``segments``; offsets in segment n are below the base offset of segment n + 1;
 - records below ``recovery_point`` are synced, and so are the index entries of transactions aborted below it.
 
@@ -67,8 +66,7 @@ logger = logging.getLogger(__name__)
 
 class LogAppendInfo(NamedTuple):
     """Result of an append. ``log_append_time`` is -1 under create time. With ``duplicate`` nothing was written: offsets
-    are those of the stored batch, and both times are its largest timestamp. ``high_watermark`` is the one just after
-    the append."""
+    are the stored batch's, both times its largest timestamp. ``high_watermark`` is the one just after the append."""
 
     first_offset: int
     last_offset: int
@@ -214,11 +212,10 @@ class UnifiedLog:
         """Validate ``records`` (one partition's bytes of a produce request, any magic), give them offsets, write them.
 
         ``validated`` is the result of :meth:`validate` for them, if that was called. With ``is_committed`` the high
-        watermark moves to the new log end. For a marker, ``transaction_version`` is that of its transaction (KIP-890).
-        The buffer is changed in place. Raises what the validator raises, StaleOffsetsError,
-        OutOfOrderSequenceNumberError and the other producer errors, RecordListTooLargeError, KafkaStorageError. No
-        record was written then, with one exception: a marker stays if its index entry cannot be written, and the log
-        goes out of service.
+        watermark moves to the new log end. ``transaction_version`` is that of a marker's transaction. The buffer is
+        changed in place. Raises what the validator raises, StaleOffsetsError, OutOfOrderSequenceNumberError and the
+        other producer errors, RecordListTooLargeError, KafkaStorageError. No record was written then, with one
+        exception: a marker stays if its index entry cannot be written, and the log goes out of service.
         """
         with self.lock:
             if self._directory_state.append_refusal is not None or self.is_closed:
@@ -561,8 +558,7 @@ class UnifiedLog:
         return True
 
     def _sync_names(self) -> None:
-        """Make durable the topic id and the names of the segments and of the log's directory. Raises
-        KafkaStorageError."""
+        """Make the topic id durable, and the names of segments and of the directory. Raises KafkaStorageError."""
         file_system = self.environment.file_system
         if self.topic_id is not None and not self._is_identified:
             sync_partition_metadata(file_system, self.directory)
@@ -571,11 +567,8 @@ class UnifiedLog:
         self._directory_state.sync_names(file_system, self._directory_number)
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop the batch that holds ``offset`` and all later ones; return False if there are none.
-
-        A damaged batch shortly before ``offset`` and those after it are dropped too (``find_cut``). Raises
-        KafkaStorageError.
-        """
+        """Drop the batch that holds ``offset`` and all later ones, and from a damaged one shortly before it on
+        (``find_cut``); return False if there are none. Raises KafkaStorageError."""
         with self.lock, whole_or_out_of_service(self):
             self._ensure_open()
             if offset >= self.log_end_offset:
