@@ -7,7 +7,7 @@
 Invariants:
 
 - ``log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset``, ``recovery_point <= log_end_offset``;
-- all records below ``log_end_offset`` can be read: an append sets ``end``, a position, before it, a truncation after it;
+- records below ``log_end_offset`` can be read: an append sets ``end``, a position, before it, a truncation after it;
 - the active segment is the last of ``segments``; offsets in segment n are below the base offset of segment n + 1;
 - records below ``recovery_point`` are synced, and so are the index entries of transactions aborted below it.
 
