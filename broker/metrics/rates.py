@@ -47,8 +47,10 @@ class Rate:
         samples[-1].last_ms = now_ms
 
     def wait_ms(self, now_ms: float) -> float:
-        """Return the time after which the rate is back at the limit if nothing is used; 0 if it is not above the
-        limit."""
+        """Return Kafka's throttle time: (rate - limit) / limit * window; 0 if the rate is not above the limit.
+
+        Without use the rate is then back at the limit, unless the window is not full yet: then it may still be above.
+        """
         total = self.total(now_ms)
         elapsed_ms = now_ms - self._samples[0].start_ms if self._samples else 0.0
         # The window counts as at least samples - 1 full samples long: a rate over its first moments would be far too

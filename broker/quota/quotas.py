@@ -8,8 +8,8 @@ Of the quotas that are set, the most specific applies, for each quota key by its
 
 A quota of a user is shared by all clients of that user; a quota of a user and a client id, by all clients with that
 pair. A default applies to each user or client id by itself. Byte rates and request time are rates over
-``quota.window.num`` samples of ``quota.window.size.seconds``. The wait brings the rate back to the limit if the client
-sends nothing meanwhile:
+``quota.window.num`` samples of ``quota.window.size.seconds``. The wait is Kafka's. In a full window it brings the rate
+back to the limit if the client sends nothing meanwhile:
 
     wait = (rate - limit) / limit * window
 
