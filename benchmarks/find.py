@@ -1,6 +1,6 @@
 """Benchmark of the key index: look-ups of one key among many records, the cost for producers, the index's lag.
 
-    python -m benchmarks.find [--records 10000000] [--rounds 5] [--value-bytes 100] [--only produce|look-up|scan ...]
+    python -m benchmarks.find [--records 10000000] [--rounds 5] [--value-bytes 100] [--only produce|look-up|scan]...
         [--produce-records 1000000] [--save]
 
 A Tidelog broker in a process of its own is fed over one raw connection with batches of 1,000 records, with values of
@@ -321,7 +321,7 @@ def main() -> None:
     parser.add_argument(
         "--value-bytes", type=int, default=VALUE_BYTES, help="bytes of each value that is produced (phase produce)"
     )
-    parser.add_argument("--only", action="append", choices=PHASES, help="one phase; more than one may be given")
+    parser.add_argument("--only", action="append", choices=PHASES, help="one phase; may be given several times")
     add_save(parser)
     arguments = parser.parse_args()
     phases = arguments.only or PHASES

@@ -3,9 +3,9 @@
 A *virtual topic* is a name with a query; its consumers get these records.
 
     position -> next candidate (of the key or tag index; after its end each offset) -> batches from its own on
-             -> no record of a batch matches:    left out, or none from the position on
-                all match:                       its bytes as they are
-                some match:                      rebuilt: offsets, base offset and timestamps kept, CRC new
+             -> no record of a batch from the offset asked for on matches:    the batch is left out
+                all records match:            its bytes as they are
+                some match:                   rebuilt: offsets, base offset and timestamps kept, CRC new
     end      -> if the result ends before the next offset to read: an empty batch up to there, so that consumers go on
 
 If a result begins with SLICE_BYTES of batches that match as a whole, it consists of these: a slice of the segment, to

@@ -216,7 +216,7 @@ def test_maps_agree_on_bits_and_entries(distinct: int, algorithm: str) -> None:
 
 def test_map_grows_from_its_first_size_to_the_limit() -> None:
     rows = digests_of(100_000, 80_000)
-    distinct = len({tuple(row) for row in rows[:, :2].tolist()})
+    distinct = len(np.unique(rows[:, 0]))
     bits: ByteArray = np.zeros(13_000, np.uint8)
     key_map = COMPILED.new_map(8 * 1024 * 1024, 0.9, SIPHASH_ALGORITHM)
 

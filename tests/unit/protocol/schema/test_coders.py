@@ -31,6 +31,8 @@ from tidelog.protocol.schema.fields import Coder, EncodeError, Message
 from tidelog.protocol.types import Part
 
 MESSAGES = all_messages()
+PARTS = 4
+"""Number of tests over which the messages and versions are divided."""
 PLAIN = uncompiled(walker)
 
 
@@ -45,8 +47,9 @@ def join_parts(parts: list[Part]) -> bytes:
     return b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
 
 
-def test_every_message_of_every_version_encodes_as_the_oracle_does() -> None:
-    for cls, version in all_versions():
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_message_of_every_version_encodes_as_the_oracle_does(part: int) -> None:
+    for cls, version in all_versions()[part::PARTS]:
         encoders = [encoder for _, encoder in coders(cls, version)]
         for seed in range(4):
             message = arbitrary(cls, version, RandomChoices(seed))
@@ -56,8 +59,9 @@ def test_every_message_of_every_version_encodes_as_the_oracle_does() -> None:
                 assert join_parts(encoder.encode(message)) == expected, (cls, version)
 
 
-def test_every_message_of_every_version_is_decoded_to_itself() -> None:
-    for cls, version in all_versions():
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_message_of_every_version_is_decoded_to_itself(part: int) -> None:
+    for cls, version in all_versions()[part::PARTS]:
         decoders = [decoder for decoder, _ in coders(cls, version)]
         for seed in range(4, 8):
             message = arbitrary(cls, version, RandomChoices(seed))
