@@ -29,6 +29,7 @@ from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.config.resources import CONFIG_DEFS
 from tidelog.broker.config.resources import validate as validate_resource
+from tidelog.broker.controller.activation import has_remote_storage
 from tidelog.broker.controller.conversion import image_of_directory
 from tidelog.broker.controller.topics import internal_topic_settings, validate_topic_name
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicImage
@@ -327,7 +328,10 @@ class Planner:
         return {**KEEP_EVERYTHING, **({"cleanup.policy": "compact"} if was_compacted else {})}
 
     def _valid_configs(self, name: str, texts: Mapping[str, str]) -> dict[str, str]:
-        """Return the configs that a topic of Tidelog can have; the others are added to what is left out."""
+        """Return the configs that a topic of Tidelog can have; the others are added to what is left out. Remote storage
+        is a problem."""
+        if has_remote_storage(texts):
+            self._add_problem(f"topic {name}: part of it is in remote storage, which these directories do not hold")
         valid: dict[str, str] = {}
         for key, text in texts.items():
             if key not in TOPIC_CONFIG_DEF:
@@ -339,8 +343,6 @@ class Planner:
                 self._plan.left_out.append(f"config {key}={text} of topic {name}: {error}")
             else:
                 valid[key] = text
-        if valid.get("remote.storage.enable") == "true":
-            self._add_problem(f"topic {name}: part of it is in remote storage, which these directories do not hold")
         return valid
 
     # ---- all topics together

@@ -7,7 +7,7 @@ partitions without a leader at a clean stop. Source: ActivationRecordsGenerator 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tidelog.broker.controller.features import KRAFT_VERSION, first_level, first_levels, highest_level, lowest_level
 from tidelog.broker.metadata.bootstrap import bootstrap_path, read_bootstrap
@@ -74,9 +74,14 @@ def refusal(image: MetadataImage, voters: QuorumVoters = STATIC_VOTERS, *, enfor
     if image.acls and not enforces_acls:
         return f"the metadata have {len(image.acls)} ACLs, and without authorizer.class.name nothing would enforce them"
     for (kind, name), texts in image.configs.items():
-        if kind == TOPIC_RESOURCE and texts.get(REMOTE_STORAGE) == "true":
+        if kind == TOPIC_RESOURCE and has_remote_storage(texts):
             return f"part of topic {name} is in remote storage, which is not served"
     return None
+
+
+def has_remote_storage(texts: Mapping[str, str]) -> bool:
+    """Return whether a topic with these configs has tiered storage, by Kafka's rule for booleans."""
+    return texts.get(REMOTE_STORAGE, "").strip().lower() == "true"
 
 
 def level_refusal(image: MetadataImage, voters: QuorumVoters) -> str | None:

@@ -299,6 +299,22 @@ def test_configs_may_be_given_for_such_topics(tmp_path: Path) -> None:
     assert "segment.ms=nonsense" in left_out
 
 
+@pytest.mark.parametrize("text", ["true", " TRUE"])
+@pytest.mark.parametrize("zookeeper", [True, False])
+def test_a_topic_with_remote_storage_is_a_problem(tmp_path: Path, text: str, zookeeper: bool) -> None:
+    """It was taken over without its remote part: Tidelog has no such config, so this one was left out."""
+    given = None
+    if zookeeper:
+        source = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
+        source.add_partition("orders", 0, ORDERS)
+        given = {"orders": {"remote.storage.enable": text}}
+    else:
+        config = ConfigRecord(resource_type=2, resource_name="orders", name="remote.storage.enable", value=text)
+        source = kraft_source(tmp_path / "kafka", (config, 0))
+    plan = plan_for(source.path, tmp_path / "data", topic_configs=given)
+    assert plan.problems == ["topic orders: part of it is in remote storage, which these directories do not hold"]
+
+
 def test_quotas_credentials_defaults_and_producer_ids_are_adopted(tmp_path: Path) -> None:
     quota = ClientQuotaRecord(entity=[QuotaEntityData(entity_type="user", entity_name="ann")], key="request_percentage",
                               value=12.5)  # fmt: skip
