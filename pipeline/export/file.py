@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -101,11 +101,13 @@ class FilePlan:
 class FileResult:
     """Result of a plan: the files with rows, and the file of dead letters.
 
-    ``largest_timestamp``: the largest record time in ms, or -1. ``lost``: the ranges of offsets that were missing.
+    ``rows``: those that are new, without those of an earlier file that grew. ``largest_timestamp``: the largest record
+    time in ms, or -1. ``lost``: the ranges of offsets that were missing.
     """
 
     files: tuple[TableFile, ...]
     dead_letters: TableFile | None
+    rows: int
     largest_timestamp: int
     lost: tuple[LostRange, ...] = ()
 
@@ -191,7 +193,14 @@ def write_file(plan: FilePlan) -> FileResult:
         path = os.path.join(plan.staging, DEAD_LETTER, plan.letters_name)
         _write_dead_letters(path, letters, plan.store)
         dead = table_file(replace(plan, earlier_file=None, ends_in_name=True), path, len(letters.rows))
-    return FileResult(files, dead, max(largest, largest_read), tuple(lost))
+    return FileResult(files, dead, _count_new(files, plan.earlier_file), max(largest, largest_read), tuple(lost))
+
+
+def _count_new(files: Iterable[TableFile], earlier_file: tuple[str, TableFile] | None) -> int:
+    """Count the rows of files without those of the earlier file that one of them continues."""
+    earlier = None if earlier_file is None else earlier_file[1]
+    old = (earlier.rows for file in files if earlier is not None and file.start == earlier.start)
+    return sum(file.rows for file in files) - sum(old)
 
 
 def _with_values(

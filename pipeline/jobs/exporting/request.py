@@ -54,9 +54,9 @@ class ExportResult:
     ``manifest`` is the table's newest version.
 
     ``looked_ms``: when the run looked up the logs; ``starts`` and ``ends``: their bounds then. ``exhausted``: each
-    (topic, partition) whose records up to the log's end at that time are all in the table. ``files``, ``rows`` and
-    ``size``: of the files that the tasks wrote; one that grew counts with its earlier rows. ``lost``: ranges that this
-    run found missing.
+    (topic, partition) whose records up to the log's end at that time are all in the table. ``files`` and ``size``:
+    of the files that the tasks wrote; one that grew counts whole. ``rows``: those that are new in these files.
+    ``lost``: ranges that this run found missing.
     """
 
     manifest: Manifest
@@ -153,7 +153,7 @@ class Look:
             looked_ms=self.when_ms,
             exhausted=self._find_exhausted(),
             files=len(files),
-            rows=sum(file.rows for file in files),
+            rows=sum(result.rows for result in results),
             size=sum(file.size for file in files),
             dead_letters=letters,
             starts=self._starts(),

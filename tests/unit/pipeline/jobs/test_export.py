@@ -101,6 +101,17 @@ def test_topics_of_any_length_are_exported(data: DataDirectory, split_by: str) -
         assert shown([row for row in rows if row["topic"] == topic]) == expected(records)
 
 
+@pytest.mark.parametrize("split_by", ["", "day"])
+@pytest.mark.parametrize("file_bytes", [1, 10**9])
+def test_a_run_counts_the_rows_that_it_added(data: DataDirectory, split_by: str, file_bytes: int) -> None:
+    """A small file grows: its earlier rows were counted with each run, and in the metric of a follower."""
+    log = data.log("orders")
+    for number in (3, 1, 2):
+        written = fill(log, number)
+        assert run(data, split_by=split_by, file_bytes=file_bytes).rows == len(written)
+    assert run(data, split_by=split_by, file_bytes=file_bytes).rows == 0
+
+
 def test_the_same_range_gives_the_same_files_byte_for_byte(data: DataDirectory, tmp_path: Path) -> None:
     fill(data.log("orders"), 60, compression=4)
     for name in ("one", "two"):
