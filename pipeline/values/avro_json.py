@@ -92,10 +92,22 @@ class AvroJson:
             return self.datum_of(kind, value[name])
         if "default" not in field:
             raise ValueError(f"{node['name']} needs the field {name!r}")
-        default, first = field["default"], self._label(kind[0]) if isinstance(kind, list) else "null"
-        if first != "null":  # a default is a value of the first branch, and does not name it
-            default = {first: default}
-        return self.datum_of(kind, default)
+        return self.datum_of(kind, self._name_branches(kind, field["default"]))
+
+    def _name_branches(self, kind: Any, default: Any) -> Any:
+        """Return a default with the names of branches in its unions: it has values of first branches, without names."""
+        if isinstance(kind, list):
+            first, value = self._label(kind[0]), self._name_branches(kind[0], default)
+            return value if first == "null" else {first: value}
+        name, node = self._kind(kind)
+        if name == "array" and isinstance(default, list):
+            return [self._name_branches(node["items"], one) for one in default]
+        if name == "map" and isinstance(default, dict):
+            return {key: self._name_branches(node["values"], one) for key, one in default.items()}
+        if name in ("record", "error") and isinstance(default, dict):
+            kinds = {one["name"]: one["type"] for one in node["fields"]}
+            return {key: self._name_branches(kinds.get(key, "null"), one) for key, one in default.items()}
+        return default
 
     def _kind(self, node: Any) -> tuple[str, Any]:
         node = self._named.get(node, node) if isinstance(node, str) else node

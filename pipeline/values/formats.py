@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from decimal import Context, Decimal
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.pipeline.errors import one_line
 from tidelog.pipeline.job_errors import BadRequestError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Reader = Callable[[bytes], Any]
+T = TypeVar("T")
 
 
 def arrow_type(schema: RegisteredSchema) -> pa.StructType:
@@ -29,8 +30,7 @@ def arrow_type(schema: RegisteredSchema) -> pa.StructType:
     BadRequestError."""
     import pyarrow as pa
 
-    found = _TYPES[schema.kind](schema)
-
+    found = _of_kind(_TYPES, schema)(schema)
     if not pa.types.is_struct(found):
         raise BadRequestError(f"schema {schema.id}: a {found} has no columns, expected a record")
     return found
@@ -49,7 +49,14 @@ def reader_of(schema: RegisteredSchema) -> Reader:
 
     Raises BadRequestError for a schema that cannot be used, UndecodableError for a Protobuf file without messages.
     """
-    return _READERS[schema.kind](schema)
+    return _of_kind(_READERS, schema)(schema)
+
+
+def _of_kind(functions: Mapping[str, T], schema: RegisteredSchema) -> T:
+    """Return the function for a schema's kind. Raises BadRequestError for a kind that is not known here."""
+    if schema.kind not in functions:
+        raise BadRequestError(f"schema {schema.id} is of kind {schema.kind}; expected one of {', '.join(functions)}")
+    return functions[schema.kind]
 
 
 # ---- Avro

@@ -85,6 +85,27 @@ def test_fields_that_are_missing_have_their_defaults() -> None:
     assert form.read(form.write({})) == {"note": {"string": "none"}, "raw": "\xff", "more": None}
 
 
+POINT = record("Point", x=["int", "null"], y="int")
+UNION = {"type": "array", "items": ["string", "null"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "written"),
+    [
+        (POINT, {"x": 1, "y": 2}, {"x": {"int": 1}, "y": 2}),
+        ([POINT, "null"], {"x": 1, "y": 2}, {"Point": {"x": {"int": 1}, "y": 2}}),
+        (UNION, ["a", "b"], [{"string": "a"}, {"string": "b"}]),
+        ({"type": "map", "values": ["int", "null"]}, {"a": 1}, {"a": {"int": 1}}),
+        ([UNION, "null"], ["a"], {"array": [{"string": "a"}]}),
+    ],
+)
+def test_defaults_of_unions_are_values_of_their_first_branches_at_any_depth(
+    kind: Any, default: Any, written: Any
+) -> None:
+    form = form_of({"type": "record", "name": "R", "fields": [{"name": "f", "type": kind, "default": default}]})
+    assert form.read(form.write({})) == {"f": written}
+
+
 def test_a_branch_that_is_named_is_the_one_that_is_written() -> None:
     payload = form_of(["int", "long"]).write({"long": 1})
     assert payload == b"\x02\x02"

@@ -344,6 +344,12 @@ def test_a_file_that_is_no_descriptor_is_reported(content: bytes) -> None:
         arrow_type(RegisteredSchema(7, "PROTOBUF", 'syntax = "proto3"; message Text {}'))
 
 
+@pytest.mark.parametrize("use", [arrow_type, reader_of])
+def test_a_schema_of_an_unknown_kind_is_reported(use: Callable[[RegisteredSchema], object]) -> None:
+    with pytest.raises(BadRequestError, match="of kind XML"):
+        use(RegisteredSchema(7, "XML", "<a/>"))
+
+
 def test_values_without_a_type_do_not_decide_the_columns(data: DataDirectory) -> None:
     """Each of the first two ended the export: one in a traceback."""
     put(data, b'{"\\ud800": 1}', b'{"a": [1, "x"]}', b'{"a": [2]}')
