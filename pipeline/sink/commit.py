@@ -70,7 +70,11 @@ _FENCED = (ProducerFencedError, InvalidProducerEpochError)
 
 
 class PublishError(PipelineError):
-    """The staged rows were not published; the message has the broker's error."""
+    """The staged rows were not published, or may have been: the message says which, and has the broker's error.
+
+    They may have been if no attempt got the answer to its EndTxn. Publish them again under the same writer and batch
+    id: under new ones they could be there twice.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,13 @@ class Publication:
         return f"tidelog-spark-{self.writer}"
 
 
+@dataclass(slots=True)
+class Outcome:
+    """Whether the outcome of the attempts so far is unknown: one has sent EndTxn, and got no answer."""
+
+    is_unknown: bool = False
+
+
 def publish(options: SinkOptions, publication: Publication) -> bool:
     """Publish a batch; returns False if it has no records or was published before. Raises PublishError, StagingError.
 
@@ -101,18 +112,21 @@ def publish(options: SinkOptions, publication: Publication) -> bool:
     if not any(file.batches for file in publication.files):
         return False
     deadline = time.monotonic() + options.delivery_timeout_ms / 1000
+    outcome = Outcome()
     while True:
         try:
             with Cluster(options.bootstrap, options.request_timeout_ms / 1000, options.security) as cluster:
-                return _Transaction(cluster, options, publication).run()
+                return _Transaction(cluster, options, publication, outcome).run()
         except Trouble as error:
             if not is_passing(error) or isinstance(error, _FENCED) or time.monotonic() > deadline:
-                raise _as_publish_error(publication, options, error) from error
+                raise _as_publish_error(publication, options, outcome, error) from error
             logger.info("publishing batch %d of %s is retried: %s", publication.batch_id, publication.name, error)
             time.sleep(RETRY_S)
 
 
-def _as_publish_error(publication: Publication, options: SinkOptions, error: Exception) -> PublishError:
+def _as_publish_error(
+    publication: Publication, options: SinkOptions, outcome: Outcome, error: Exception
+) -> PublishError:
     hint = ""
     if isinstance(error, _FENCED):
         hint = (
@@ -123,13 +137,15 @@ def _as_publish_error(publication: Publication, options: SinkOptions, error: Exc
         hint = "; make kafka.batch.size smaller or the topic's max.message.bytes larger"
     elif isinstance(error, InvalidTopicError):
         hint = "; expected a topic's name"
-    return PublishError(f"batch {publication.batch_id} of {publication.name} was not published: {error}{hint}")
+    what = "may have been published or not" if outcome.is_unknown else "was not published"
+    return PublishError(f"batch {publication.batch_id} of {publication.name} {what}: {error}{hint}")
 
 
 class _Transaction:
     """One attempt at publishing, on its own connections."""
 
-    def __init__(self, cluster: Cluster, options: SinkOptions, publication: Publication) -> None:
+    def __init__(self, cluster: Cluster, options: SinkOptions, publication: Publication, outcome: Outcome) -> None:
+        self._outcome = outcome
         self._cluster = cluster
         self._options = options
         self._publication = publication
@@ -145,6 +161,7 @@ class _Transaction:
         if self._read_published() >= self._publication.batch_id:
             logger.info("batch %d of %s was published before", self._publication.batch_id, self._name)
             return False
+        self._outcome.is_unknown = False  # InitProducerId has ended the transaction of an earlier attempt
         try:
             self._produce()
             self._commit_batch_id()
@@ -152,7 +169,12 @@ class _Transaction:
             if not isinstance(error, _FENCED):
                 self._abort()
             raise
-        self._end(committed=True)
+        self._outcome.is_unknown = True
+        try:
+            self._end(committed=True)
+        except _FENCED:
+            self._outcome.is_unknown = False
+            raise
         if self._publication.is_last:
             self._delete_group()
         return True

@@ -107,7 +107,10 @@ class Observer:
 
     @property
     def is_checked(self) -> bool:
-        """True unless a Fetch must still show whether the quorum's log has the known record."""
+        """False while a snapshot has replaced the known record, and a Fetch at its own offset is still needed.
+
+        It is also True before the replay has reached the record: ask for ``is_caught_up`` and the image's offset, too.
+        """
         return self._known.passed_by is None
 
     def position_of(self, image: MetadataImage) -> MetadataPosition:
