@@ -171,7 +171,8 @@ class Member:
         logger.info("registered as broker %d with epoch %d", node_id, self.broker_epoch)
 
     async def _build(self, directories: MemberDirectories) -> Broker:
-        """Recover logs, take the present image's roles. Raises KafkaStorageError, CorruptMessageError, ConfigError."""
+        """Recover logs, take the present image's roles. A log that cannot be opened is left out. Raises
+        KafkaStorageError, ConfigError."""
         config, image = self._config, self._view.image
         self._backlog.clear()
         ground = build_foundation(config, self._time, self._loop, directories.claimed)

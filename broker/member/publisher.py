@@ -214,7 +214,7 @@ async def take_roles(replicas: ReplicaManager, topic: TopicImage) -> None:
 
 async def make_own_logs(broker: Broker, image: MetadataImage, replication: Replication) -> list[TopicPartition]:
     """Open or create the logs of this broker's replicas in the image, and take their roles; return the empty ones.
-    Raises KafkaStorageError, CorruptMessageError.
+    Raises KafkaStorageError.
     """
     topics = [topic_image(image, topic) for topic in image.topics.values()]
     own = [(shown, indexes) for shown in topics if (indexes := sorted(replicas_of(shown, broker.node_id)))]
@@ -231,7 +231,7 @@ async def make_own_logs(broker: Broker, image: MetadataImage, replication: Repli
 
 async def open_logs(broker: Broker, own: Iterable[tuple[TopicImage, Sequence[int]]]) -> None:
     """Open these partitions' logs in one thread. Then write, in several threads, the leader epochs that the opening has
-    changed. Raises KafkaStorageError and CorruptMessageError, after all threads have ended.
+    changed. Raises KafkaStorageError after all threads have ended.
     """
     replicas = broker.replica_manager
     opening = [replicas.make_logs(shown, indexes, saves_epochs=False) for shown, indexes in own]

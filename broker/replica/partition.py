@@ -181,7 +181,7 @@ class Partition:
 
     @property
     def local_log(self) -> UnifiedLog:
-        """The log of this broker's replica, opened now if it was not. Raises KafkaStorageError, CorruptMessageError,
+        """The log of this broker's replica, opened now if it was not. Raises KafkaStorageError,
         InconsistentTopicIdError, and UnknownTopicOrPartitionError after ``delete``. A method that may raise
         KafkaStorageError may raise the others if it opens the log.
 

@@ -218,7 +218,7 @@ class ReplicaManager:
 
         A log is created in the directory that the metadata name. Suppose it were in another one, which failed before
         the controllers knew that it has the log: the next start would create an empty log in the named directory. The
-        function raises KafkaStorageError, CorruptMessageError, InconsistentTopicIdError."""
+        function raises KafkaStorageError, InconsistentTopicIdError."""
         config, manager = self._log_config(image), self._log_manager
         works = {
             (partition := TopicPartition(image.name, index)): partial(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.logs import marker
+from tidelog.client.admin.offsets import READ_COMMITTED
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import ClientError
 from tidelog.protocol.errors import KafkaError, NotLeaderOrFollowerError
@@ -29,6 +30,8 @@ class Log:
         self.aborted: list[fetch.AbortedTransaction] = []
         self.times: dict[int, int] = {}
         self.end = 0
+        self.open_from: int | None = None
+        """The first offset of an open transaction, None without one."""
         self.values: list[list[bytes]] = [[], []]
 
     def append(self, *values: bytes, producer_id: int = -1, hidden: bool = False) -> None:
@@ -47,15 +50,17 @@ class Log:
         self.times |= {self.end + number: time_ms for number, time_ms in enumerate(times_ms)}
         self.append(*(b"%d" % time_ms for time_ms in times_ms))
 
-    def offset_from(self, time_ms: int) -> int:
-        """Return the first offset of a time or later; -1 without one."""
+    def end_for(self, isolation_level: int) -> int:
+        """Return the end, or with READ_COMMITTED the last stable offset."""
+        return self.end if self.open_from is None or not isolation_level else self.open_from
+
+    def offset_from(self, time_ms: int, isolation_level: int) -> int:
+        """Return the first offset of a time or later below the isolation level's end; -1 without one."""
         if time_ms == _EARLIEST:
             return 0
-        return (
-            self.end
-            if time_ms == _LATEST
-            else min((one for one in self.times if self.times[one] >= time_ms), default=-1)
-        )
+        end = self.end_for(isolation_level)
+        found = (one for one in self.times if self.times[one] >= time_ms and one < end)
+        return end if time_ms == _LATEST else min(found, default=-1)
 
     def abort(self, producer_id: int, first_offset: int) -> None:
         """Abort a transaction that begins at ``first_offset``."""
@@ -137,7 +142,9 @@ class ModelClient:
         found = [
             list_offsets.ListOffsetsPartitionResponse(
                 partition_index=one.partition_index,
-                offset=self._cluster.logs[topic.name, one.partition_index].offset_from(one.timestamp),
+                offset=self._cluster.logs[topic.name, one.partition_index].offset_from(
+                    one.timestamp, request.isolation_level
+                ),
             )
             for one in topic.partitions
         ]
@@ -147,11 +154,15 @@ class ModelClient:
 
     def _records(self, request: fetch.FetchRequest) -> fetch.FetchResponse:
         (topic,) = request.topics
-        found = [self._partition((topic.topic, one.partition), one.fetch_offset) for one in topic.partitions]
+        found = [
+            self._partition((topic.topic, one.partition), one.fetch_offset, request.isolation_level)
+            for one in topic.partitions
+        ]
         return fetch.FetchResponse(responses=[fetch.FetchableTopicResponse(topic=topic.topic, partitions=found)])
 
-    def _partition(self, place: tuple[str, int], position: int) -> fetch.PartitionData:
-        log, end = self._cluster.logs[place], self._cluster.high_watermark(place)
+    def _partition(self, place: tuple[str, int], position: int, isolation_level: int) -> fetch.PartitionData:
+        log, high_watermark = self._cluster.logs[place], self._cluster.high_watermark(place)
+        end = min(high_watermark, log.end_for(isolation_level))
         error = self._cluster.errors.get(place)
         if self._cluster.leading[place] != self._address:
             error = NotLeaderOrFollowerError
@@ -159,8 +170,8 @@ class ModelClient:
             return fetch.PartitionData(partition_index=place[1], error_code=error.code, high_watermark=-1)
         return fetch.PartitionData(
             partition_index=place[1],
-            high_watermark=end,
-            last_stable_offset=end,
+            high_watermark=high_watermark,
+            last_stable_offset=min(high_watermark, log.end_for(READ_COMMITTED)),
             aborted_transactions=log.aborted,
             records=log.read(position) if position < end else b"",
         )

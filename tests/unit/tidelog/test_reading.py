@@ -107,7 +107,7 @@ def test_a_start_at_the_epoch_counts_more_than_a_committed_offset(monkeypatch: p
     log.append(b"old")
     log.append(b"new")
     monkeypatch.setattr(reading, "committed_offsets", lambda cluster, group, places: {PLACES[0]: 1})
-    monkeypatch.setattr(reading, "offsets_from", lambda cluster, partitions, time_ms: dict.fromkeys(partitions, 0))
+    monkeypatch.setattr(reading, "offsets_from", lambda cluster, partitions, time_ms, **_: dict.fromkeys(partitions, 0))
     since_the_epoch = Range(None, 0, None, follow=False, isolation_level=0)
     assert values(by_group(ModelCluster(log), since_the_epoch)) == [b"old", b"new"]
     assert values(by_group(ModelCluster(log), since_the_epoch._replace(begin_ms=None))) == [b"new"]
@@ -134,6 +134,23 @@ def test_a_log_with_a_record_of_a_later_time_ends_there(read: Read, *, follow: b
     log.append_times(1, 5)
     log.append_times(9)
     assert values(read(ModelCluster(log), WHOLE._replace(end_ms=5, follow=follow))) == [b"1", b"5"]
+
+
+@WAYS
+def test_a_later_record_of_an_open_transaction_ends_the_reading_when_it_is_stable(read: Read) -> None:
+    """Its offset is above the last stable one: reading took the log for one that had been shortened."""
+    log = Log()
+    log.append_times(1)
+    log.append_times(5, 9)
+    log.open_from = 1
+    cluster = ModelCluster(log)
+
+    def commit() -> None:
+        if cluster.fetches == 400:
+            log.open_from = None
+
+    cluster.before = commit
+    assert values(read(cluster, COMMITTED._replace(end_ms=5, follow=True))) == [b"1", b"5"]
 
 
 @WAYS

@@ -46,13 +46,17 @@ def log_starts(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[T
     return list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
 
 
-def offsets_from(cluster: Cluster, partitions: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
-    """Return the offset of each log's first record that is not older than a time; -1 if there is none.
+def offsets_from(
+    cluster: Cluster, partitions: Iterable[TopicPartition], time_ms: int, *, isolation_level: int = 0
+) -> dict[TopicPartition, int]:
+    """Return the offset of each log's first record that is not older than a time; -1 if there is none, or if it is not
+    below the last stable offset with ``isolation_level`` 1.
 
     A time before 1970 counts as 1970, because ListOffsets gives negative times meanings of their own. Raises
     ClientError, KafkaError.
     """
-    return list_offsets(cluster, dict.fromkeys(partitions, min(max(time_ms, 0), MAX_TIME_MS)))
+    times = dict.fromkeys(partitions, min(max(time_ms, 0), MAX_TIME_MS))
+    return list_offsets(cluster, times, isolation_level=isolation_level)
 
 
 def partitions_of(cluster: Cluster, topic: str) -> list[TopicPartition]:

@@ -255,7 +255,8 @@ def last_positions(cluster: Cluster, partitions: list[TopicPartition], wanted: R
     KafkaError."""
     later: dict[TopicPartition, int] = {}
     if wanted.end_ms is not None:
-        found = offsets_from(cluster, partitions, wanted.end_ms + 1)
+        # Beyond an open transaction the end is not known yet: a record that is read later shows it.
+        found = offsets_from(cluster, partitions, wanted.end_ms + 1, isolation_level=wanted.isolation_level)
         later = {topic_partition: offset for topic_partition, offset in found.items() if offset >= 0}
     if wanted.follow:
         return later
