@@ -171,8 +171,7 @@ class Member:
         logger.info("registered as broker %d with epoch %d", node_id, self.broker_epoch)
 
     async def _build(self, directories: MemberDirectories) -> Broker:
-        """Recover logs, take the present image's roles. A log that cannot be opened is left out. Raises
-        KafkaStorageError, ConfigError."""
+        """Recover the logs, and take the roles of the present image. Raises KafkaStorageError, ConfigError."""
         config, image = self._config, self._view.image
         self._backlog.clear()
         ground = build_foundation(config, self._time, self._loop, directories.claimed)

@@ -99,7 +99,8 @@ class Publication:
 
 @dataclass(slots=True)
 class Outcome:
-    """Whether the outcome of the attempts so far is unknown: one has sent EndTxn, and got no answer."""
+    """What is known of a batch after some attempts. ``is_unknown``: one has sent EndTxn and got no answer, and none after
+    it found out."""
 
     is_unknown: bool = False
 
