@@ -99,8 +99,8 @@ class Publication:
 
 @dataclass(slots=True)
 class Outcome:
-    """What is known of a batch after some attempts. ``is_unknown``: one has sent EndTxn and got no answer, and none after
-    it found out."""
+    """Knowledge of a batch after some attempts. ``is_unknown``: an EndTxn had no answer, and no later attempt found
+    out."""
 
     is_unknown: bool = False
 

@@ -45,7 +45,7 @@ def test_an_error_says_whether_the_batch_may_have_been_published(
         return step
 
     monkeypatch.setattr(commit, "Cluster", lambda *_: nullcontext(coordinator))
-    monkeypatch.setattr(commit.time, "sleep", lambda _: None)
+    monkeypatch.setattr("tidelog.pipeline.sink.commit.time.sleep", lambda _: None)
     monkeypatch.setattr(commit, "is_passing", lambda _: bool(left))
     for name in STEPS:
         monkeypatch.setattr(commit._Transaction, name, step_of(name))
