@@ -191,8 +191,12 @@ class TopicManager:
                 self._show_configs(name, image)
 
     def logs_removed(self, topic_ids: Iterable[bytes]) -> None:
-        """Note that no log is left of these deleted topics."""
-        self._without_logs.update(topic_ids)
+        """Note that no log is left of these deleted topics. Without internal topics, the coordinators have nothing of
+        them, either."""
+        if INTERNAL_TOPICS.isdisjoint(self._metadata.topics):
+            self._done_deletions += topic_ids
+        else:
+            self._without_logs.update(topic_ids)
 
     def state_removed(self, topic_id: bytes) -> None:
         """Note that the coordinators have nothing left of a deleted topic. If no log is left, either, the metadata log
@@ -289,7 +293,7 @@ class TopicManager:
         self._collision_keys.pop(collision_key(image.name), None)
         is_gone = self._listener.topic_deleted(image)
         if removed and is_gone:
-            self._without_logs.add(image.topic_id)
+            self.logs_removed([image.topic_id])
 
     def check_widening(self, name: str, count: int) -> tuple[TopicImage, TopicImage]:
         """Return the topic as it is, and as it will be with ``count`` partitions in all.

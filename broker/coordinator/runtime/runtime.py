@@ -30,6 +30,7 @@ Source: KIP-848 (coordinator runtime).
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -81,8 +82,6 @@ logger = logging.getLogger(__name__)
 
 
 T = TypeVar("T")
-
-
 S = TypeVar("S", bound=Shard)
 
 
@@ -206,6 +205,7 @@ class CoordinatorRuntime(Generic[S]):
     def load_all(self) -> None:
         """Load all partitions that have records, one after the other, in the background."""
         if self._log.exists():
+            deque(self._round, maxlen=0)  # the round before looks at no further partition
             self._round = iter(range(self._log.partition_count()))
             self._load_next(self._round)
 
@@ -234,7 +234,7 @@ class CoordinatorRuntime(Generic[S]):
         self._failed.clear()
         self._pauses.clear()
         self._opening.clear()
-        self._round = iter(())
+        deque(self._round, maxlen=0)  # the round looks at no further partition
         self._when_loaded.clear()
         self._partition_of.clear()
         for partition, shard in shards.items():

@@ -42,12 +42,12 @@ def test_rss_is_in_bytes() -> None:
 
 
 def test_the_peak_of_memory_is_that_since_it_was_reset() -> None:
-    large = bytearray(50_000_000)
+    large = bytearray(b"x") * 50_000_000
     del large
     reset_peak_rss()
     before = peak_rss_bytes()
     assert before < rss_bytes(os.getpid()) + 25_000_000
-    large = bytearray(50_000_000)
+    large = bytearray(b"x") * 50_000_000
     assert peak_rss_bytes() > before + 25_000_000
     del large
 

@@ -263,3 +263,31 @@ def test_a_decision_of_all_shards_loads_those_that_no_request_has_loaded() -> No
 
 def partition_of(world: GroupWorld, group_id: str) -> int:
     return world.runtime.partition_for(group_id)
+
+
+class LookedAtLog(EpochLog):
+    """A log that notes the partitions that are to be opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked_at: list[int] = []
+
+    def when_open(self, partition: int) -> Deferred[None] | None:
+        self.looked_at.append(partition)
+        return super().when_open(partition)
+
+
+@pytest.mark.parametrize("end", ["unload", "load_all"])
+def test_a_round_ends_with_the_broker_or_with_the_next_one(end: str) -> None:
+    """A broker that stops has no threads any more, which would open the logs."""
+    log = LookedAtLog()
+    world = GroupWorld(log)
+    commit(world, 1)
+    world.runtime.load_all()
+    world.loop.soon.pop(0)()
+    del log.looked_at[:]
+    getattr(world.runtime, end)()
+    while world.loop.soon:
+        world.loop.run_soon()
+    assert len(log.looked_at) == len(set(log.looked_at))
+    assert bool(log.looked_at) == (end == "load_all")
