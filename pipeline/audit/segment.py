@@ -22,6 +22,7 @@ One thread. A SegmentPlan and a SegmentAudit can be pickled. Needs numpy.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,7 +40,7 @@ from tidelog.pipeline.engine import reference as at
 from tidelog.pipeline.engine.engine import AuditEngine, HashRoom, bases_of, engine
 from tidelog.pipeline.engine.reference import IntegerArray
 from tidelog.pipeline.errors import ObjectGoneError
-from tidelog.pipeline.files.segment_files import SegmentFile
+from tidelog.pipeline.files.segment_files import SWAP_PATIENCE_S, SegmentFile
 from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.stamps import stamp_of
 from tidelog.protocol.errors import KafkaError
@@ -62,6 +63,8 @@ CHUNK_BYTES = 2 * 1024 * 1024
 TABLE_ROWS = 4096
 MAX_FINDINGS = 100
 MAX_GAPS = 1000
+_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
+_POLL_S = 0.01
 _COMPRESSED = 0x07
 _MIN_RECORD_BYTES = 7
 
@@ -205,15 +208,27 @@ def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> Segmen
             audited = _SegmentWalk(plan, file, using or engine()).run()
         except ObjectGoneError:
             return None
-        if file.was_replaced() or (audited.index_faults and files_of(plan.segment) != before):
+        if file.was_replaced() or (audited.index_faults and _have_changed(plan.segment, before)):
             return None
         return audited
+
+
+def _have_changed(segment: SegmentFile, before: list[int | None]) -> bool:
+    """Return whether other files have the names of a segment's files now. While a swap of them is under way, wait for
+    its end: SWAP_PATIENCE_S at most, as a crash may have left it so."""
+    deadline = time.monotonic() + SWAP_PATIENCE_S
+    while files_of(segment) == before:
+        swaps = (stamp_of(segment.sibling(f"{suffix}.swap")) for suffix in _SUFFIXES)
+        if time.monotonic() > deadline or all(stamp is None for stamp in swaps):
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def files_of(segment: SegmentFile) -> list[int | None]:
     """Return a number for the file that has the name of the segment, and of each of its indices, now; None for a
     missing one. In an object store it is the time of the upload."""
-    stamps = [stamp_of(segment.sibling(suffix)) for suffix in (".log", ".index", ".timeindex", ".txnindex")]
+    stamps = [stamp_of(segment.sibling(suffix)) for suffix in _SUFFIXES]
     return [None if stamp is None else stamp.inode or stamp.mtime_ns for stamp in stamps]
 
 

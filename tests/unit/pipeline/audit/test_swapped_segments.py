@@ -93,6 +93,33 @@ def test_a_segment_that_is_between_two_names_is_audited(
     assert result.total("records") == expected.total("records")
 
 
+@pytest.mark.parametrize("left", [1, 2, 3])
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_an_index_that_a_swap_has_not_put_in_place_yet_is_no_finding(
+    data: DataDirectory, monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...], left: int
+) -> None:
+    """The last ``left`` renames come after the segment was read: its record file may be there before its indices."""
+    log = segment_at(data, 0)
+    renames = begin_swap(log, order)
+    for rename in renames[:-left]:
+        rename()
+    timer = threading.Timer(0.05, lambda: [rename() for rename in renames[-left:]])
+    read = audit_segment._SegmentWalk.run
+
+    def read_first(walk: Any) -> Any:
+        audited = read(walk)
+        if timer.ident is None:
+            timer.start()
+        return audited
+
+    if log.exists():
+        monkeypatch.setattr(audit_segment._SegmentWalk, "run", read_first)
+    else:
+        timer.start()
+    assert findings(run(data).partitions[0]) == []
+    timer.join()
+
+
 def test_a_segment_that_retention_deletes_is_no_finding(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     log = data.log("t")
     base = int(segment_at(data, 1).name[:20])
