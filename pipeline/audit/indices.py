@@ -23,11 +23,9 @@ from typing import Any
 import numpy as np
 
 from tidelog.pipeline.engine import reference as at
-from tidelog.pipeline.engine.reference import IntegerArray
+from tidelog.pipeline.engine.reference import BoolArray, IntegerArray
 from tidelog.pipeline.files.segment_files import SegmentFile
 from tidelog.pipeline.files.sources import OpenSegment
-
-BooleanArray = np.ndarray[Any, np.dtype[np.bool_]]
 
 _OFFSET_ENTRY = np.dtype([("relative", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative", ">i4")])
@@ -84,9 +82,9 @@ class IndexCheck:
     _by_position: _SlotsByValue = _NO_SLOTS
     _by_offset: _SlotsByValue = _NO_SLOTS
     _by_time_offset: _SlotsByValue = _NO_SLOTS
-    _begun: BooleanArray = field(default_factory=lambda: np.zeros(0, np.bool_))
-    _ended: BooleanArray = field(default_factory=lambda: np.zeros(0, np.bool_))
-    _time_answered: BooleanArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    _begun: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    _ended: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    _time_answered: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     _is_doubtful: bool = False
     """Whether the time index has only zeros: no entry, or that of a first record of time 0."""
 
@@ -229,13 +227,13 @@ def _find(column: IntegerArray, wanted: IntegerArray) -> IntegerArray:
     return np.minimum(np.searchsorted(column, wanted), len(column) - 1)
 
 
-def _count_live(right: BooleanArray, falls: IntegerArray) -> int:
+def _count_live(right: BoolArray, falls: IntegerArray) -> int:
     """Count the entries up to the last right one before the first that does not ascend."""
     found = np.flatnonzero(right[: int(falls[0])] if len(falls) else right)
     return int(found[-1]) + 1 if len(found) else 0
 
 
-def _count_entries(empty: BooleanArray) -> int:
+def _count_entries(empty: BoolArray) -> int:
     """Count the entries before the zeros at the end. In an offset index no entry has position 0: a segment's first
     batch gets no entry."""
     return int(empty.argmax()) if empty.any() else len(empty)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,13 +21,12 @@ from tidelog.log.segment.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK
 from tidelog.log.segment.transaction_check import TransactionIndexCheck, commits_transaction
 from tidelog.pipeline.engine import reference as at
 from tidelog.pipeline.engine.engine import AuditEngine
-from tidelog.pipeline.engine.reference import IntegerArray
+from tidelog.pipeline.engine.reference import BoolArray, IntegerArray
 from tidelog.pipeline.errors import ObjectGoneError, PipelineError, UndecidedTransactionError
 from tidelog.pipeline.files.segment_files import SegmentFile
 from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.plan.transactions.markers import MarkerWalk
 
-BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 Tell = Callable[[str, str, int, int, str], None]
 """A function that takes a finding: kind, path, byte position, offset, message."""
 #: How long a broker may take from a marker to its entry in the transaction index, in seconds.

@@ -32,6 +32,7 @@ from tidelog.protocol.record.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2,
 from tidelog.protocol.types import read_varint, read_varlong
 
 IntegerArray = np.ndarray[Any, np.dtype[np.int64]]
+BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 WordArray = np.ndarray[Any, np.dtype[np.uint64]]
 ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 
