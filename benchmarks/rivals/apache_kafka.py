@@ -97,7 +97,8 @@ class ApacheKafka(BrokerProcess):
         return self.directory / "data"
 
     @property
-    def _properties_path(self) -> Path:
+    def properties_path(self) -> Path:
+        """The file server.properties, which is written before each start."""
         return self.directory / "server.properties"
 
     def properties(self) -> dict[str, str]:
@@ -130,11 +131,11 @@ class ApacheKafka(BrokerProcess):
         """Write server.properties into the node's directory."""
         self.directory.mkdir(parents=True, exist_ok=True)
         lines = [f"{key}={value}" for key, value in self.properties().items()]
-        self._properties_path.write_text("\n".join(lines) + "\n")
+        self.properties_path.write_text("\n".join(lines) + "\n")
 
     def format_data_directory(self) -> None:
         """Run StorageTool on the new directory. Raises RuntimeError if it fails, and as `run_tool`."""
-        arguments = ["format", "-t", CLUSTER_ID, "-c", str(self._properties_path)]
+        arguments = ["format", "-t", CLUSTER_ID, "-c", str(self.properties_path)]
         done = run_tool(STORAGE_TOOL, arguments, version=self.version, options=self.tool_options)
         if done.returncode != 0:
             raise RuntimeError(f"could not format {self.data_directory}:\n{(done.stdout + done.stderr)[-2000:]}")
@@ -148,7 +149,7 @@ class ApacheKafka(BrokerProcess):
 
     def command(self) -> list[str]:
         """Return the JVM's command line, with the heap of ``java_options``. Raises as `kafka_jars.resolve`."""
-        return [*java_command(self.version, self.java_options), "kafka.Kafka", str(self._properties_path)]
+        return [*java_command(self.version, self.java_options), "kafka.Kafka", str(self.properties_path)]
 
     def wait_until_ready(self, deadline: float) -> None:
         """Ask ApiVersions until the node answers."""

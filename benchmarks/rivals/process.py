@@ -17,7 +17,7 @@ import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Protocol, Self
 
 API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 """The smallest request that every broker answers: ApiVersions v0, correlation id 1, no client id."""
@@ -53,6 +53,23 @@ def ask_api_versions(host: str, port: int, timeout_s: float) -> bool:
     return False
 
 
+class ChildProcess(Protocol):
+    """The part of `subprocess.Popen` that a broker's process needs."""
+
+    stdout: IO[bytes] | None
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+
 class BrokerProcess:
     """One broker process on 127.0.0.1. Not for use by several threads.
 
@@ -67,7 +84,7 @@ class BrokerProcess:
         self.directory = directory
         self.host = "127.0.0.1"
         self.port = port
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: ChildProcess | None = None
         self.log_path = directory / f"{self.name}.out"
         self.start_seconds = 0.0
         """Seconds from the last start of the process until `wait_until_ready` returned: to its first answered request,
@@ -100,8 +117,19 @@ class BrokerProcess:
         """Start the process and wait until it answers. Raises BrokerError, OSError, and as `command`."""
         self.directory.mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
+        self.process = self.start_process()
+        try:
+            self.wait_until_ready(begin + self.start_timeout_s)
+        except BaseException:
+            self.discard()
+            raise
+        self.start_seconds = time.monotonic() - begin
+        return self
+
+    def start_process(self) -> ChildProcess:
+        """Start the command, with standard error at the end of ``log_path``. Raises OSError, and as `command`."""
         with self.log_path.open("ab") as output:
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 self.command(),
                 stdin=subprocess.DEVNULL,
                 stdout=self.stdout(),
@@ -109,13 +137,6 @@ class BrokerProcess:
                 env=self.environment(),
                 start_new_session=True,
             )
-        try:
-            self.wait_until_ready(begin + self.start_timeout_s)
-        except BaseException:
-            self.kill()
-            raise
-        self.start_seconds = time.monotonic() - begin
-        return self
 
     def stdout(self) -> int:
         """Return the ``stdout`` argument of the process."""
@@ -162,6 +183,10 @@ class BrokerProcess:
         self.process.wait()
         self._forget()
 
+    def discard(self) -> None:
+        """End a process that is of no more use, if it runs: the quickest way, without a look at its exit code."""
+        self.kill()
+
     def _forget(self) -> None:
         if self.process is not None and self.process.stdout is not None:
             self.process.stdout.close()
@@ -181,4 +206,4 @@ class BrokerProcess:
         if kind is None:
             self.terminate()
         else:
-            self.kill()
+            self.discard()

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type:
 from benchmarks.rivals.apache_kafka import CLUSTER_ID, STORAGE_TOOL
 from benchmarks.rivals.process import BrokerError, BrokerProcess
 from tests.support.apache_kafka import CONFIG_COMMAND, PRODUCER_PERFORMANCE, TOPIC_COMMAND, run_tool
-from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
+from tests.support.kraft_node import SHORT_SESSIONS, KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
 from tidelog.cli import main
 from tidelog.client import Client
@@ -43,7 +43,6 @@ PARTITIONS = 6
 WAIT_S = 60
 CREATION_S = (20, 21, 60)
 UNANSWERED = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
-SHORT_SESSIONS = {"broker.session.timeout.ms": "3000"}
 ONE_REPLICA = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
@@ -152,9 +151,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A controller, a Java broker and a member, for all tests that stop none of them."""
     directory = tmp_path_factory.mktemp("cluster")
     ports = ports_of_controllers(1)
-    java = KraftNode(directory, 2, ports, is_broker=True, overrides=ONE_REPLICA)
+    java = KraftNode(directory, 2, ports, is_broker=True, overrides=ONE_REPLICA, in_shared_jvm=True)
     member = MemberNode(directory, MEMBER, ports, ONE_REPLICA)
-    with KraftNode(directory, 1, ports) as controller, java, member:
+    with KraftNode(directory, 1, ports, in_shared_jvm=True) as controller, java, member:
         yield Cluster(controller, member, java)
 
 
@@ -305,7 +304,8 @@ def test_configs_go_to_the_controller_and_come_back(cluster: Cluster) -> None:
 def test_acknowledged_records_survive_stops_kills_and_a_lost_controller(tmp_path: Path) -> None:
     """A member is killed, stopped, and its controller stopped under it: what was acknowledged is there, in order."""
     ports = ports_of_controllers(1)
-    controller, member = KraftNode(tmp_path, 1, ports, overrides=SHORT_SESSIONS), MemberNode(tmp_path, MEMBER, ports)
+    controller = KraftNode(tmp_path, 1, ports, overrides=SHORT_SESSIONS, in_shared_jvm=True)
+    member = MemberNode(tmp_path, MEMBER, ports)
     member.overrides["broker.heartbeat.interval.ms"] = "500"  # several in a session, also beside much other work
     with controller, member:
         create(member, "kept")
@@ -335,7 +335,7 @@ def test_the_second_process_of_one_id_is_refused(tmp_path: Path) -> None:
     ports = ports_of_controllers(1)
     first = MemberNode(tmp_path / "first", MEMBER, ports)
     second = MemberNode(tmp_path / "second", MEMBER, ports, {"initial.broker.registration.timeout.ms": "2500"})
-    with KraftNode(tmp_path, 1, ports), first:
+    with KraftNode(tmp_path, 1, ports, in_shared_jvm=True), first:
         with pytest.raises(BrokerError, match="DuplicateBrokerRegistration"):
             second.start()
         create(first, "served")

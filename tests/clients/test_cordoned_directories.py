@@ -63,7 +63,7 @@ def alter(member: MemberNode, *words: str) -> None:
 
 def test_controllers_are_told_of_cordoned_directories(tmp_path: Path) -> None:
     ports = ports_of_controllers(1)
-    with KraftNode(tmp_path, 1, ports), TwoDirectories(tmp_path, MEMBER, ports) as member:
+    with KraftNode(tmp_path, 1, ports, in_shared_jvm=True), TwoDirectories(tmp_path, MEMBER, ports) as member:
         wait_until(lambda: cordoned(ports) == 1, "the directory of the configuration file")
         create(member, "early")
         wait_until(lambda: member.logs("second", "early") == 4, "logs in the other directory")

@@ -69,12 +69,12 @@ class Scene:
 
     def __init__(self, directory: Path, kind: str) -> None:
         self.ports = ports_of_controllers(1)
-        self.controller = KraftNode(directory, 1, self.ports, overrides=SESSION)
+        self.controller = KraftNode(directory, 1, self.ports, overrides=SESSION, in_shared_jvm=True)
         self.hurt: MemberNode | KraftNode
         self.other: MemberNode | KraftNode
         if kind == "tidelog":
             self.hurt = HurtMember(directory, HURT, self.ports)
-            self.other = KraftNode(directory, OTHER, self.ports, is_broker=True)
+            self.other = KraftNode(directory, OTHER, self.ports, is_broker=True, in_shared_jvm=True)
         else:
             self.hurt = HurtKafka(directory, HURT, self.ports, is_broker=True)
             self.other = MemberNode(directory, OTHER, self.ports)
@@ -90,8 +90,8 @@ class Scene:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for node in self.nodes:
-            node.kill()
+        for node in reversed(self.nodes):  # a broker's stop needs its controller
+            node.discard()
 
     # ---- questions
 

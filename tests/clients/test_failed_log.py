@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from tests.support.cluster_clients import WAIT_S
 from tests.support.kafka_python import read_to_end
-from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
+from tests.support.kraft_node import SHORT_SESSIONS, KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
@@ -51,12 +51,12 @@ def states(member: MemberNode) -> dict[int, tuple[int, list[int]]]:
 
 def test_another_replica_leads_where_one_log_fails(tmp_path: Path) -> None:
     ports = ports_of_controllers(1)
-    controller = KraftNode(tmp_path, 1, ports, overrides={"broker.session.timeout.ms": "3000"})
+    controller = KraftNode(tmp_path, 1, ports, overrides=SHORT_SESSIONS, in_shared_jvm=True)
     hurt, other = (MemberNode(tmp_path, number, ports) for number in (HURT, OTHER))
     nodes = (controller, hurt, other)
     with contextlib.ExitStack() as stack:
         for node in nodes:
-            stack.callback(node.kill)
+            stack.callback(node.discard)
             node.start()
         admin = AdminClient({"bootstrap.servers": other.bootstrap})
         config = {"segment.bytes": str(1 << 20), "min.insync.replicas": "1"}

@@ -80,7 +80,8 @@ OLDER = [version for version in os.environ.get("TIDELOG_IN_PLACE_VERSIONS", "").
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("stop", [BrokerProcess.terminate, BrokerProcess.kill], ids=["stopped", "killed"])
 def test_kafka_takes_over_a_directory_of_tidelog_and_gives_it_back(tmp_path: Path, stop: Stop) -> None:
-    ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS)
+    ours = TidelogProcess(tmp_path, SETTINGS)
+    theirs = ApacheKafka(tmp_path, KAFKA_SETTINGS, in_shared_jvm=stop is BrokerProcess.terminate)
     samples = Samples("", "sample.", segment_bytes=SEGMENT_BYTES)
     try:
         ours.start()
@@ -110,13 +111,13 @@ def test_kafka_takes_over_a_directory_of_tidelog_and_gives_it_back(tmp_path: Pat
     finally:
         print(ours.output(), theirs.output(), sep="\n")
         ours.kill()
-        theirs.kill()
+        theirs.discard()
 
 
 @pytest.mark.timeout(400)
 def test_kafka_returns_to_a_clean_stop(tmp_path: Path) -> None:
     """In a directory that Kafka formatted, with eligible leader replicas: no leader is elected uncleanly."""
-    ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS)
+    ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS, in_shared_jvm=True)
     metadata = theirs.data_directory / METADATA_DIRECTORY
     try:
         theirs.start()
@@ -134,7 +135,7 @@ def test_kafka_returns_to_a_clean_stop(tmp_path: Path) -> None:
             Admin(theirs.bootstrap).until_led("kept", partition)
     finally:
         ours.kill()
-        theirs.kill()
+        theirs.discard()
     changes = [change for path in metadata.glob("*.log") for change in partition_changes(path, left.end_offset)]
     assert sum(change.leader == 1 for change in changes) == 2
     assert all(change.leader_recovery_state != RECOVERING for change in changes)
@@ -154,7 +155,8 @@ def partition_changes(path: Path, offset: int) -> Iterator[PartitionChangeRecord
 @pytest.mark.parametrize("version", OLDER)
 def test_tidelog_takes_over_a_directory_of_kafka_and_gives_it_back(tmp_path: Path, version: str) -> None:
     """An older Kafka's directory keeps its levels of features, so that this Kafka takes it back."""
-    ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS, version=version)
+    ours = TidelogProcess(tmp_path, SETTINGS)
+    theirs = ApacheKafka(tmp_path, KAFKA_SETTINGS, version=version, in_shared_jvm=True)
     hand_over_twice(theirs, ours, version)
 
 
@@ -184,8 +186,8 @@ def hand_over_twice(first: BrokerProcess, second: BrokerProcess, version: str) -
         first.terminate()
     finally:
         print(first.output(), second.output(), sep="\n")
-        first.kill()
-        second.kill()
+        first.discard()
+        second.discard()
 
 
 def format_for(directory: Path, broker: TidelogProcess, version: str) -> None:
@@ -201,7 +203,8 @@ def format_for(directory: Path, broker: TidelogProcess, version: str) -> None:
 @pytest.mark.parametrize("version", OLDER)
 def test_an_older_kafka_takes_over_a_directory_formatted_for_its_release(tmp_path: Path, version: str) -> None:
     """An older Kafka takes over a directory that was formatted for its release, and Tidelog takes it back."""
-    ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS, version=version)
+    ours = TidelogProcess(tmp_path, SETTINGS)
+    theirs = ApacheKafka(tmp_path, KAFKA_SETTINGS, version=version, in_shared_jvm=True)
     format_for(tmp_path, ours, version)
     hand_over_twice(ours, theirs, version)
 
@@ -211,7 +214,8 @@ def test_an_older_kafka_takes_over_a_directory_formatted_for_its_release(tmp_pat
 @pytest.mark.parametrize("version", [version for version in OLDER if "4" <= version < "4.2"])
 def test_a_directory_whose_features_were_lowered_is_taken_by_an_older_kafka(tmp_path: Path, version: str) -> None:
     """Its log began with levels that this Kafka does not know."""
-    ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS, version=version)
+    ours = TidelogProcess(tmp_path, SETTINGS)
+    theirs = ApacheKafka(tmp_path, KAFKA_SETTINGS, version=version, in_shared_jvm=True)
     try:
         ours.start()
         Admin(ours.bootstrap).create("found", 2)
@@ -228,7 +232,7 @@ def test_a_directory_whose_features_were_lowered_is_taken_by_an_older_kafka(tmp_
     finally:
         print(ours.output(), theirs.output(), sep="\n")
         ours.kill()
-        theirs.kill()
+        theirs.discard()
 
 
 def facts_of(broker: BrokerProcess, kinds: GroupKinds = ALL_KINDS) -> Facts:

@@ -57,7 +57,7 @@ class Kafka(ApacheKafka):
     """Apache Kafka on the log directories ``a`` and ``b``; a new one is its own voter by its log."""
 
     def __init__(self, directory: Path, overrides: Mapping[str, str]) -> None:
-        super().__init__(directory, overrides)
+        super().__init__(directory, overrides, in_shared_jvm=True)
         self.file = directory / "server.properties"
         self.directories = [directory / "a", directory / "b"]
 
@@ -201,7 +201,7 @@ def test_a_standalone_kafka_with_acls_and_two_directories(tmp_path: Path) -> Non
     finally:
         print(tidelog.output(), kafka.output(), sep="\n")
         tidelog.kill()
-        kafka.kill()
+        kafka.discard()
 
 
 @pytest.mark.timeout(200)
@@ -221,4 +221,4 @@ def test_kafka_begins_with_what_tidelog_format_wrote(tmp_path: Path) -> None:
         assert set(places(kafka.directories).values()) == set(kafka.directories)
     finally:
         print(kafka.output())
-        kafka.kill()
+        kafka.discard()

@@ -78,7 +78,7 @@ def has_topic(name: str, image: MetadataImage) -> bool:
 def combined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftNode]:
     """One node in both roles, for all tests that do not stop it."""
     directory = tmp_path_factory.mktemp("combined")
-    with KraftNode(directory, 1, ports_of_controllers(1), is_broker=True, version=VERSION) as node:
+    with KraftNode(directory, 1, ports_of_controllers(1), is_broker=True, version=VERSION, in_shared_jvm=True) as node:
         yield node
 
 

@@ -20,7 +20,7 @@ from benchmarks.rivals.process import BrokerProcess
 from tests.support.apache_kafka import run_tool
 from tests.support.cluster_clients import WAIT_S, Writer, digests, isr, leader, values
 from tests.support.jvm import java_program
-from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
+from tests.support.kraft_node import SHORT_SESSIONS, KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
 from tidelog.broker.config.keys.member import RACK_AWARE
 from tidelog.client import Client
@@ -70,7 +70,7 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         ports = ports_of_controllers(1)
-        self.controller = KraftNode(directory, 1, ports, overrides={"broker.session.timeout.ms": "3000"})
+        self.controller = KraftNode(directory, 1, ports, overrides=SHORT_SESSIONS, in_shared_jvm=True)
         self.java = KraftNode(directory, JAVA, ports, is_broker=True, overrides=in_rack(JAVA))
         self.member = MemberNode(directory, MEMBER, ports, in_rack(MEMBER))
         self.second = MemberNode(directory, SECOND, ports, in_rack(SECOND))

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.apache_kafka import TOPIC_COMMAND, run_tool
-from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
+from tests.support.kraft_node import SHORT_SESSIONS, KraftNode, ports_of_controllers, wait_until
 from tests.support.logs import batch
 from tests.support.member import MemberNode
 from tidelog.log.config import LogConfig
@@ -42,8 +42,8 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         ports = ports_of_controllers(1)
-        self.controller = KraftNode(directory, 1, ports, overrides={"broker.session.timeout.ms": "3000"})
-        self.java = KraftNode(directory, JAVA, ports, is_broker=True, overrides=BROKER)
+        self.controller = KraftNode(directory, 1, ports, overrides=SHORT_SESSIONS, in_shared_jvm=True)
+        self.java = KraftNode(directory, JAVA, ports, is_broker=True, overrides=BROKER, in_shared_jvm=True)
         self.member = MemberNode(directory, MEMBER, ports, BROKER)
 
     def create(self, name: str, replicas: list[int], **configs: str) -> None:

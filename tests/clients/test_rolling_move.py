@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from tests.support.cluster_clients import WAIT_S, Writer, digests, leader, repeat_until_answered, values
 from tests.support.kafka_python import read_to_end
-from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
+from tests.support.kraft_node import SHORT_SESSIONS, KraftNode, ports_of_controllers, wait_until
 from tests.support.member import TakenOver
 from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.protocol.metadata_records.frames import decode_metadata_record
@@ -126,7 +126,7 @@ class Pairs:
 def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftNode]:
     """The only controller, which runs all the time."""
     with KraftNode(
-        tmp_path_factory.mktemp("rolling"), 1, ports_of_controllers(1), overrides={"broker.session.timeout.ms": "3000"}
+        tmp_path_factory.mktemp("rolling"), 1, ports_of_controllers(1), overrides=SHORT_SESSIONS, in_shared_jvm=True
     ) as node:
         yield node
 
@@ -135,14 +135,16 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftNode]:
 def brokers(controller: KraftNode) -> Iterator[list[KraftNode]]:
     """Three Java brokers, which the test starts and stops itself."""
     directory, ports = controller.directory.parent, controller.controllers
-    nodes = [KraftNode(directory, number, ports, is_broker=True, overrides=SETTINGS) for number in NODES]
+    nodes = [
+        KraftNode(directory, number, ports, is_broker=True, overrides=SETTINGS, in_shared_jvm=True) for number in NODES
+    ]
     try:
         for node in nodes:
             node.start()
         yield nodes
     finally:
         for node in nodes:
-            node.kill()
+            node.discard()
 
 
 def move(running: list[Node], targets: Sequence[Node], writer: Writer, pairs: Pairs) -> None:

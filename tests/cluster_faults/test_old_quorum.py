@@ -11,12 +11,11 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from benchmarks.rivals.process import BrokerError
 from tests.support.faulty_cluster.amount import at_length
-from tests.support.kraft_node import KraftNode, ports_of_controllers
+from tests.support.kraft_node import SHORT_SESSIONS, KraftNode, ports_of_controllers
 from tests.support.member import MemberNode
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 MEMBER = 101
-SHORT_SESSIONS = {"broker.session.timeout.ms": "3000"}
 
 
 def create(node: MemberNode, name: str) -> None:
@@ -30,7 +29,7 @@ def create(node: MemberNode, name: str) -> None:
 def test_a_quorum_restored_from_a_backup_is_refused(tmp_path: Path) -> None:
     """A broker that knows newer metadata would lead and truncate by what the quorum has forgotten."""
     ports = ports_of_controllers(1)
-    controller = KraftNode(tmp_path, 1, ports, overrides=SHORT_SESSIONS)
+    controller = KraftNode(tmp_path, 1, ports, overrides=SHORT_SESSIONS, in_shared_jvm=True)
     member = MemberNode(tmp_path, MEMBER, ports)
     backup = tmp_path / "backup"
     with controller:

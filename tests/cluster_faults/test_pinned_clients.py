@@ -152,11 +152,11 @@ def test_clients_that_know_only_this_broker_continue(tmp_path: Path) -> None:
     """Each reader gets each record once, in order; nothing that Apache Kafka leaves after a clean stop is damage."""
     ports = ports_of_controllers(1)
     history = History()
-    java = KraftNode(tmp_path, BROKER, ports, is_broker=True, overrides=SETTINGS)
+    java = KraftNode(tmp_path, BROKER, ports, is_broker=True, overrides=SETTINGS, in_shared_jvm=True)
     member = TakenOver(java)
-    with KraftNode(tmp_path, 1, ports), ExitStack() as nodes, ExitStack() as clients:
+    with KraftNode(tmp_path, 1, ports, in_shared_jvm=True), ExitStack() as nodes, ExitStack() as clients:
         for node in (java, member):
-            nodes.callback(node.kill)
+            nodes.callback(node.discard)
         java.start()
         server = java.bootstrap
         create_topics(server)

@@ -80,14 +80,14 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path
     root = tmp_path_factory.mktemp("oracle")
     before = root / "before"
     before.mkdir()
-    with ApacheKafka(root / "kafka", WITHOUT_CLEANER) as kafka:
+    with ApacheKafka(root / "kafka", WITHOUT_CLEANER, in_shared_jvm=True) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         for created in admin.create_topics([NewTopic(PARTITION.topic, 1, 1, config=TOPIC_CONFIG)]).values():
             created.result()
         produce(kafka.bootstrap)
     data = kafka.data_directory
     shutil.copytree(data / PARTITION.directory_name, before / PARTITION.directory_name)
-    with ApacheKafka(root / "kafka", WITH_CLEANER, port=kafka.port):
+    with ApacheKafka(root / "kafka", WITH_CLEANER, port=kafka.port, in_shared_jvm=True):
         wait_until_cleaned(data, last_base_offset(before))
     yield data, before
     shutil.rmtree(root, ignore_errors=True)

@@ -41,7 +41,7 @@ VALUE = b"%08d " * 120
 
 @pytest.fixture(scope="module", params=[KAFKA_4, KAFKA_3])
 def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    with ApacheKafka(tmp_path_factory.mktemp("kafka"), SETTINGS, version=request.param) as node:
+    with ApacheKafka(tmp_path_factory.mktemp("kafka"), SETTINGS, version=request.param, in_shared_jvm=True) as node:
         yield node
 
 

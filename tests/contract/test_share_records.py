@@ -39,7 +39,7 @@ def replayed(shard: Shard, serde: Serde, directory: Path) -> None:
 
 
 def test_kafkas_share_group_is_understood(tmp_path: Path) -> None:
-    with ApacheKafka(tmp_path / "kafka", {**OVERRIDES, **STATE_TOPIC, **KAFKAS}) as kafka:
+    with ApacheKafka(tmp_path / "kafka", {**OVERRIDES, **STATE_TOPIC, **KAFKAS}, in_shared_jvm=True) as kafka:
         broker = Broker(kafka.bootstrap)
         until_ready(broker)
         reader = shares.prepare_reader(broker, NAME, 3)
@@ -80,7 +80,7 @@ def test_kafkas_share_group_is_understood(tmp_path: Path) -> None:
 
 def test_an_adopted_share_group_continues_where_it_was(tmp_path: Path) -> None:
     """``tidelog adopt`` of a Kafka that stopped; the next member gets what was not done."""
-    with ApacheKafka(tmp_path / "kafka", {**OVERRIDES, **STATE_TOPIC, **KAFKAS}) as kafka:
+    with ApacheKafka(tmp_path / "kafka", {**OVERRIDES, **STATE_TOPIC, **KAFKAS}, in_shared_jvm=True) as kafka:
         broker = Broker(kafka.bootstrap)
         until_ready(broker)
         reader = shares.prepare_reader(broker, NAME, 3)

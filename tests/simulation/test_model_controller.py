@@ -389,7 +389,7 @@ def plain(state: PartitionState) -> PartitionState:
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
     ports = ports_of_controllers(1)
-    with KraftNode(tmp_path, 1, ports, overrides=ONE_NODE):
+    with KraftNode(tmp_path, 1, ports, overrides=ONE_NODE, in_shared_jvm=True):
         made = Pair(Address(HOST, ports[1]))
         yield made
         made.close()

@@ -43,7 +43,7 @@ def tidelog_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidelog
 @pytest.fixture(scope="session")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
     """An Apache Kafka shared by all Spark tests: use topics of your own, never stop it."""
-    with ApacheKafka(tmp_path_factory.mktemp("apache-kafka"), BROKER_SETTINGS) as process:
+    with ApacheKafka(tmp_path_factory.mktemp("apache-kafka"), BROKER_SETTINGS, in_shared_jvm=True) as process:
         yield process
 
 

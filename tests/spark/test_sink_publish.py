@@ -158,7 +158,7 @@ def test_a_broker_that_is_killed_within_the_transaction_costs_a_second_attempt(t
 
 @pytest.mark.java
 def test_apache_kafka_takes_batches_as_well(tmp_path: Path) -> None:
-    with ApacheKafka(tmp_path / "kafka") as broker:
+    with ApacheKafka(tmp_path / "kafka", in_shared_jvm=True) as broker:
         Admin(broker.bootstrap).create("out", PARTITIONS)
         options = SinkOptions(broker.bootstrap, tmp_path, topic="out", batch_bytes=2000)
         for batch_id in (0, 1, 1):

@@ -141,7 +141,7 @@ class BrokerClients:
 def two_brokers(directory: Path, texts: Mapping[str, str]) -> Iterator[tuple[BrokerClients, BrokerClients]]:
     """Tidelog and Kafka with these settings and their contents, in this order."""
     settings = {**SETTINGS, **texts}
-    kafka = ApacheKafka(directory / "kafka", {**AT_ONCE, **settings})
+    kafka = ApacheKafka(directory / "kafka", {**AT_ONCE, **settings}, in_shared_jvm=True)
     tidelog = TidelogProcess(directory / "tidelog", settings, port=free_port())
     logins = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     tidelog.overrides["listeners"] = f"PLAINTEXT://{tidelog.host}:{tidelog.port},SASL_PLAINTEXT://{logins[0]}"

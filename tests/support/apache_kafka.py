@@ -10,14 +10,17 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
 
 from benchmarks.rivals import apache_kafka as rival
 from benchmarks.rivals.kafka_jars import BUILD, build_lock
+from benchmarks.rivals.process import BrokerError, ChildProcess
 from tests.support.java_tools import tool_server
 from tests.support.jvm import BROKER_HEAP, SMALL_HEAP, broker_options
 from tests.support.kafka_jars import KAFKA_4, broker_classpath
+from tests.support.node_server import NodeThread, node_server
 from tidelog.protocol.types import random_uuid, uuid_to_str
 
 CONFIG_COMMAND = rival.CONFIG_COMMAND
@@ -42,7 +45,11 @@ DECIDE_FORMAT = (
 
 
 class ApacheKafka(rival.ApacheKafka):
-    """`benchmarks.rivals.apache_kafka.ApacheKafka` with small JVMs; without Java or Maven the test is skipped."""
+    """`benchmarks.rivals.apache_kafka.ApacheKafka` with small JVMs; without Java or Maven the test is skipped.
+
+    With ``in_shared_jvm`` the node is a thread (`tests.support.node_server`): it can be stopped, but not killed. It has
+    no process id, and its output is mixed with that of other nodes.
+    """
 
     def __init__(
         self,
@@ -51,11 +58,29 @@ class ApacheKafka(rival.ApacheKafka):
         *,
         version: str = KAFKA_4,
         port: int = 0,
+        in_shared_jvm: bool = False,
     ) -> None:
         broker_classpath(version)
         super().__init__(directory, overrides, version=version, port=port)
+        self._in_shared_jvm = in_shared_jvm
+        if in_shared_jvm:
+            self.log_path = node_server(version).log_path
         self.java_options = (*BROKER_HEAP, *broker_options(version))
         self.tool_options = (*SMALL_HEAP, *broker_options(version))
+
+    def start_process(self) -> ChildProcess:
+        """Start the node's JVM, or the node in the shared JVM."""
+        if self._in_shared_jvm:
+            return NodeThread(node_server(self.version), self.properties_path)
+        return super().start_process()
+
+    def discard(self) -> None:
+        """Kill the node's JVM; stop a node in the shared JVM."""
+        if not self._in_shared_jvm:
+            super().discard()
+            return
+        with suppress(BrokerError):  # it ended by itself
+            self.terminate()
 
     def format_data_directory(self) -> None:
         """Copy a formatted directory; with a setting of DECIDE_FORMAT StorageTool formats the directory itself."""

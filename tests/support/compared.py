@@ -34,7 +34,7 @@ WAIT_S = 60.0
 @contextmanager
 def two_brokers(directory: Path, kafkas: Mapping[str, str], both: Mapping[str, str]) -> Iterator[tuple[Broker, Broker]]:
     """Tidelog and Apache Kafka, ready for requests; ``kafkas`` are settings of Kafka alone, ``both`` of both."""
-    kafka = ApacheKafka(directory / "kafka", {**OVERRIDES, **AT_ONCE, **both, **kafkas})
+    kafka = ApacheKafka(directory / "kafka", {**OVERRIDES, **AT_ONCE, **both, **kafkas}, in_shared_jvm=True)
     with kafka as theirs, TidelogProcess(directory / "tidelog", {**OVERRIDES, **both}) as ours:
         pair = Broker(ours.bootstrap), Broker(theirs.bootstrap)
         for broker in pair:

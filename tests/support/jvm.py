@@ -45,14 +45,21 @@ def broker_options(version: str) -> tuple[str, ...]:
     return (*QUICK, *SILENT, f"-XX:SharedArchiveFile={archive}") if archive.exists() else QUICK
 
 
-def java_program(source: Path, version: str = KAFKA_4, more: str = "", *, log_level: str = "OFF") -> list[str]:
+def java_program(
+    source: Path,
+    version: str = KAFKA_4,
+    more: str = "",
+    *,
+    log_level: str = "OFF",
+    heap: tuple[str, ...] = SMALL_HEAP,
+) -> list[str]:
     """Compile a Java program of one file, once for each content; return its command.
 
     Its class path is that of a Kafka broker, then ``more``.
     """
     class_path = ":".join(filter(None, (broker_classpath(version), more)))
     directory = compile_java(source, version, class_path)
-    return java_command(version, f"{class_path}:{directory}", f"-Dlog4j2.level={log_level}", source.stem)
+    return java_command(version, f"{class_path}:{directory}", f"-Dlog4j2.level={log_level}", source.stem, heap=heap)
 
 
 def compile_java(source: Path, version: str, class_path: str) -> Path:
@@ -68,11 +75,11 @@ def compile_java(source: Path, version: str, class_path: str) -> Path:
     )
 
 
-def java_command(version: str, class_path: str, *words: str) -> list[str]:
+def java_command(version: str, class_path: str, *words: str, heap: tuple[str, ...] = SMALL_HEAP) -> list[str]:
     """Build a command of ``java``; ``class_path`` must begin with the class path of that version's broker, and
     ``words`` follow it.
     """
-    return [require_tool("java", JAVA_INSTALL), *SMALL_HEAP, *broker_options(version), "-cp", class_path, *words]
+    return [require_tool("java", JAVA_INSTALL), *heap, *broker_options(version), "-cp", class_path, *words]
 
 
 def _recipe(jars: Path) -> str:

@@ -12,6 +12,8 @@ from tests.support.kafka_jars import KAFKA_4
 from tidelog.broker.cluster.quorum import Address
 
 HOST = "127.0.0.1"
+SHORT_SESSIONS = {"broker.session.timeout.ms": "3000"}
+"""Setting of controllers: a broker that was killed is fenced after three seconds."""
 
 
 class KraftNode(ApacheKafka):
@@ -26,9 +28,12 @@ class KraftNode(ApacheKafka):
         is_broker: bool = False,
         overrides: Mapping[str, str] | None = None,
         version: str = KAFKA_4,
+        in_shared_jvm: bool = False,
     ) -> None:
         port = free_port() if is_broker else controllers[node_id]
-        super().__init__(directory / f"node-{node_id}", overrides, version=version, port=port)
+        super().__init__(
+            directory / f"node-{node_id}", overrides, version=version, port=port, in_shared_jvm=in_shared_jvm
+        )
         self.java_options = self.tool_options
         self.node_id = node_id
         self.controllers = controllers

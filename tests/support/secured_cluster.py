@@ -91,8 +91,8 @@ class SecuredCluster:
         self.way = way
         self.authority = Authority(directory)
         ports = ports_of_controllers(1)
-        self.controller = SecuredController(directory, CONTROLLER, ports, overrides=settings)
-        self.java = KraftNode(directory, JAVA, ports, is_broker=True, overrides=settings)
+        self.controller = SecuredController(directory, CONTROLLER, ports, overrides=settings, in_shared_jvm=True)
+        self.java = KraftNode(directory, JAVA, ports, is_broker=True, overrides=settings, in_shared_jvm=True)
         self.member, self.second = (MemberNode(directory, one, ports, settings) for one in (MEMBER, SECOND))
         self.controller.overrides |= {
             **self._keys(CONTROLLER),
