@@ -85,7 +85,7 @@ class NodeThread:
 
     @property
     def pid(self) -> int:
-        """Raises AssertionError: the process is that of other nodes, too."""
+        """None: the process is that of other nodes, too. Raises AssertionError."""
         raise AssertionError("a node with a process id needs a JVM of its own")
 
     def poll(self) -> int | None:
@@ -107,7 +107,7 @@ class NodeThread:
         self._server.ask("stop", self._properties)
 
     def kill(self) -> None:
-        """Raises AssertionError: a thread cannot be killed."""
+        """Refuse: a thread cannot be killed. Raises AssertionError."""
         raise AssertionError("a node that is killed needs a JVM of its own")
 
 
