@@ -71,7 +71,7 @@ def test_the_consumer_performance_tool_reads_all_records(broker: BrokerProcess, 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_console_clients_pass_real_text_on(broker: BrokerProcess, version: str) -> None:
     topic = f"console-{version}"
-    lines = [line.text.decode() for line in real_lines()[:2000] if line.text]
+    lines = [line.text.decode() for line in real_lines(2000) if line.text]
     Admin(broker.bootstrap).create(topic)
     server = ["--bootstrap-server", broker.bootstrap, "--topic", topic]
     tool(console_producer(version), *server, version=version, stdin="\n".join(lines) + "\n")

@@ -45,7 +45,7 @@ def send_while_killed(broker: BrokerProcess, lines: tuple[Line, ...], writer: Wr
 
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
 def test_acknowledged_records_survive_kill(fresh_broker: BrokerProcess, idempotent: bool) -> None:
-    lines = real_lines()[:LINES]
+    lines = real_lines(LINES)
     Admin(fresh_broker.bootstrap).create(TOPIC, PARTITIONS)
     writer = Writer(fresh_broker.bootstrap, TOPIC, {**SETTINGS, "enable.idempotence": idempotent})
     send_while_killed(fresh_broker, lines, writer)

@@ -12,7 +12,7 @@ import subprocess
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -29,7 +29,7 @@ class Line:
     text: bytes
 
 
-@lru_cache(maxsize=1)
+@cache
 def real_lines(count: int = LINES) -> tuple[Line, ...]:
     """Return ``count`` lines of real text. Raises LookupError if the machine has too few."""
     for source in (_debian_index, _standard_library):

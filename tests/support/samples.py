@@ -22,7 +22,7 @@ import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.support.admin import Admin
-from tests.support.real_text import real_lines
+from tests.support.real_text import Line, real_lines
 from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition as Place
 from tidelog.log.system.file_system import OsFileSystem
@@ -46,6 +46,11 @@ SEGMENT_BYTES = "30000"
 CLEAN_TIMEOUT_S = 60.0
 POLL_S = 0.1
 FILE_SYSTEM = OsFileSystem()
+
+
+def sample_lines() -> tuple[Line, ...]:
+    """Return the lines that the samples are made of: LINES for each codec."""
+    return real_lines(len(CODECS) * LINES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ class Samples:
         name = self._create(topic, len(codecs), {"retention.ms": "-1", **(configs or {})})
         for partition, codec in enumerate(codecs):
             producer = self._producer(compression_type=codec)
-            for line in real_lines()[partition * LINES : (partition + 1) * LINES]:
+            for line in sample_lines()[partition * LINES : (partition + 1) * LINES]:
                 headers = None if configs else [("line", b"%d" % line.number)]
                 producer.produce(name, line.text, line.section, partition=partition, headers=headers)
             _flush(producer)
@@ -130,7 +135,7 @@ class Samples:
         policy = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
         name = self._create(topic, 1, {**policy, **(configs or {})})
         producer = self._producer(compression_type="lz4")
-        for line in real_lines()[:LINES]:
+        for line in sample_lines()[:LINES]:
             key = b"key-%d" % (line.number % KEYS)
             producer.produce(name, None if line.number % 97 == 0 else line.text, key)
         _flush(producer)
@@ -154,14 +159,14 @@ class Samples:
 
     @staticmethod
     def _produce_lines(producer: Any, name: str, number: int) -> None:
-        for line in real_lines()[number * 80 : number * 80 + 80]:
+        for line in sample_lines()[number * 80 : number * 80 + 80]:
             producer.produce(name, line.text, line.section)
         _flush(producer)
 
     def _write_trimmed(self) -> None:
         name = self._create("trimmed", 1, {})
         producer = self._producer()
-        for line in real_lines()[:LINES]:
+        for line in sample_lines()[:LINES]:
             producer.produce(name, line.text, line.section)
         _flush(producer)
         assert Admin(self.bootstrap).delete_records(name, 0, LINES // 2 + 7) == LINES // 2 + 7
