@@ -8,21 +8,26 @@ system with an ordered journal).
 ``fail_at`` makes the N-th mutating call fail with an errno. ``kill_at`` makes the N-th and every later call raise
 :class:`Killed`; of a write a random part of the data is written before. ``calls`` lists the mutating calls so far, so
 that a test can fail each of them in turn; with ``counts_reads`` it also lists calls that open, read and list.
+``at_each_call`` gives what a kill at each call leaves, from one run.
 
 ``kill`` closes all open files, as the system does when a process ends; after each test this is done for all instances.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
 from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
 from tidelog.log.system.file_system import FileEntry, LogStorageError, OpenFile, OsFileSystem, replace_by_rename
 
 SECTOR = 512
+Taken = TypeVar("Taken")
 
 
 class Killed(BaseException):
@@ -34,6 +39,22 @@ class _Inode:
 
     def __init__(self, durable: bytes) -> None:
         self.durable = durable
+
+
+class DiskImage(NamedTuple):
+    """Directories, and files with their bytes, by their paths below a root."""
+
+    directories: frozenset[str]
+    files: frozenset[tuple[str, bytes]]
+
+    def write(self, root: str | Path) -> None:
+        """Make the directories and files below ``root``; files without their directory are lost."""
+        os.makedirs(root, exist_ok=True)
+        for directory in self.directories:
+            os.makedirs(os.path.join(root, directory), exist_ok=True)
+        for path, data in self.files:
+            with contextlib.suppress(FileNotFoundError), open(os.path.join(root, path), "wb") as target:
+                target.write(data)
 
 
 class FaultyFile:
@@ -107,6 +128,7 @@ class FaultyFileSystem:
         self.kill_at: int | None = None
         self.counts_reads = False
         """Whether reads and listings are counted and fail, too."""
+        self._watch: Callable[[Callable[[], None] | None], None] | None = None
         self._inodes: dict[str, _Inode] = {}
         self._durable: dict[str, dict[str, _Inode | None]] = {}
         self._open: WeakSet[FaultyFile] = WeakSet()
@@ -136,6 +158,8 @@ class FaultyFileSystem:
             if partly is not None and number == self.kill_at:
                 partly()
             raise Killed(f"at call {number}: {operation} {path}")
+        if self._watch is not None:
+            self._watch(partly)
         code = self.fail_at.get(number, self.fail_operation.get(operation))
         if code is not None:
             if partly is not None:
@@ -156,11 +180,45 @@ class FaultyFileSystem:
     def crash(self, *, torn: bool = False, keep_names: bool = False) -> None:
         """Close all files, and leave in ``root`` what a power loss may leave. With ``keep_names`` all names survive."""
         self.kill()
+        image = self.image(torn=torn, keep_names=keep_names)
+        for name in os.listdir(self._root):
+            path = os.path.join(self._root, name)
+            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+        image.write(self._root)
+        self.kill_at = None
+        self.fail_at.clear()
+        self.fail_operation.clear()
+        self.calls.clear()
+        self.adopt()
+
+    def at_each_call(self, work: Callable[[], object], take: Callable[[], Taken]) -> list[Taken]:
+        """Do ``work``; return what ``take`` gives before each of its mutating calls.
+
+        An image that is taken then is what a kill at this call, with its number as seed, leaves: of a write a random
+        part is written first. So one run gives the disks of all kills.
+        """
+        taken: list[Taken] = []
+
+        def watch(partly: Callable[[], None] | None) -> None:
+            self.random = random.Random(len(taken))
+            if partly is not None:
+                partly()
+            taken.append(take())
+
+        self._watch = watch
+        try:
+            work()
+        finally:
+            self._watch = None
+        return taken
+
+    def image(self, *, torn: bool = False, keep_names: bool = False) -> DiskImage:
+        """Return what a power loss may leave of ``root`` now."""
         if keep_names:
             images = {
                 path: self._image(path, inode, torn)
                 for path, inode in self._inodes.items()
-                if path.startswith(self._root + os.sep) and os.path.exists(path)
+                if self._is_below(path) and os.path.exists(path)
             }
         else:
             images = {}
@@ -169,21 +227,28 @@ class FaultyFileSystem:
                     if inode is not None:
                         images[os.path.join(directory, name)] = self._image(self._path_of(inode), inode, torn)
         is_kept = os.path.isdir if keep_names else self._is_durable
-        directories = [path for path in self._durable if is_kept(path)]
-        for name in os.listdir(self._root):
-            path = os.path.join(self._root, name)
-            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
-        for directory in directories:
-            os.makedirs(directory, exist_ok=True)
-        for path, image in images.items():
-            if os.path.isdir(os.path.dirname(path)):
-                with open(path, "wb") as target:
-                    target.write(image)
-        self.kill_at = None
-        self.fail_at.clear()
-        self.fail_operation.clear()
-        self.calls.clear()
-        self.adopt()
+        return self._image_of([path for path in self._durable if is_kept(path)], images)
+
+    def page_cache(self) -> DiskImage:
+        """Return what a kill of the process leaves of ``root`` now: all names, and all bytes that were written."""
+        directories: list[str] = []
+        files: dict[str, bytes] = {}
+        for directory, _, names in os.walk(self._root):
+            directories.append(directory)
+            for name in names:
+                path = os.path.join(directory, name)
+                files[path] = self._os.read_file(path)
+        return self._image_of(directories, files)
+
+    def _image_of(self, directories: list[str], files: dict[str, bytes]) -> DiskImage:
+        start = len(self._root) + 1
+        return DiskImage(
+            frozenset(path[start:] for path in directories if self._is_below(path)),
+            frozenset((path[start:], data) for path, data in files.items() if self._is_below(path)),
+        )
+
+    def _is_below(self, path: str) -> bool:
+        return path.startswith(self._root + os.sep)
 
     def _is_durable(self, directory: str) -> bool:
         parent, name = os.path.split(directory)
@@ -234,8 +299,10 @@ class FaultyFileSystem:
     def rename(self, old: str, new: str) -> None:
         self.step("rename", old)
         self._os.rename(old, new)
-        below = [path for path in self._inodes if path == old or path.startswith(old + os.sep)]
-        for path in below:
+        if old in self._inodes:
+            self._inodes[new] = self._inodes.pop(old)
+            return
+        for path in [path for path in self._inodes if path.startswith(old + os.sep)]:
             self._inodes[new + path[len(old) :]] = self._inodes.pop(path)
         for directory in [path for path in self._durable if path == old or path.startswith(old + os.sep)]:
             self._durable[new + directory[len(old) :]] = self._durable.pop(directory)
@@ -266,9 +333,9 @@ class FaultyFileSystem:
     def sync_directory(self, path: str) -> None:
         self.step("sync", path)
         names: dict[str, _Inode | None] = {}
-        for name in os.listdir(path):
-            child = os.path.join(path, name)
-            names[name] = None if os.path.isdir(child) else self._inodes.setdefault(child, _Inode(b""))
+        with os.scandir(path) as entries:
+            for entry in entries:
+                names[entry.name] = None if entry.is_dir() else self._inodes.setdefault(entry.path, _Inode(b""))
         self._durable[path] = names
 
     def exists(self, path: str) -> bool:
