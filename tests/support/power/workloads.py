@@ -35,6 +35,7 @@ SMALL = {
     "transaction.state.log.segment.bytes": "4000",
     "log.cleaner.enable": "false",
     "log.segment.delete.delay.ms": "100",
+    "log.dirs.reserve.bytes": "65536",  # it is written to every crashed disk
 }
 DURABLE = {"log.flush.interval.messages": "1"}
 
