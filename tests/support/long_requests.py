@@ -11,6 +11,7 @@ import importlib
 import struct
 from collections.abc import Iterator
 from enum import Enum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tidelog.broker.requests.bounds import max_elements
@@ -128,6 +129,7 @@ def elements_in(message: Struct) -> int:
     return found
 
 
+@lru_cache(maxsize=4)
 def frame_of(case: Case, count: int) -> bytes:
     """Encode the case's request with header, without the length before it."""
     return frame(build(case, count), case.version)
@@ -144,9 +146,7 @@ def frame(request: Message, version: int) -> bytes:
 
 def _struct(cls: type[Struct], case: Case, path: tuple[str, ...], count: int, number: int) -> Struct:
     found = cls()
-    for field in cls.FIELDS:
-        if not field.versions.has(case.version):
-            continue
+    for field in _fields(cls, case.version):
         inner_path = path[1:] if path and path[0] == field.name else ()
         if field.kind == "array":
             wanted = count if path == (field.name,) else 1
@@ -157,6 +157,12 @@ def _struct(cls: type[Struct], case: Case, path: tuple[str, ...], count: int, nu
         else:
             setattr(found, field.name, _value(field, case, number))
     return found
+
+
+@lru_cache(maxsize=64)
+def _fields(cls: type[Struct], version: int) -> tuple[Field, ...]:
+    """Return the fields that a struct has in a version."""
+    return tuple(field for field in cls.FIELDS if field.versions.has(version))
 
 
 def _array(field: Field, case: Case, path: tuple[str, ...], count: int, wanted: int) -> list[Any]:
