@@ -7,13 +7,13 @@ whole or not at all.
 
 from __future__ import annotations
 
-import contextlib
 import random
+from copy import copy
 from pathlib import Path
 
 import pytest
 
-from tests.support.faulty_file_system import FaultyFileSystem, Killed
+from tests.support.faulty_file_system import DiskImage, FaultyFileSystem
 from tests.support.kafka_directories import format_standalone
 from tidelog.broker.cluster_membership import check_is_alone
 from tidelog.broker.config.broker_config import BrokerConfig
@@ -37,12 +37,25 @@ class Life:
     """A node over several starts, with or without voters in its log. ``answered`` is the number of the last change that
     a client got an answer to."""
 
-    def __init__(self, directory: Path, *, seed: int = 0, is_standalone: bool = False) -> None:
+    def __init__(self, directory: Path, *, is_standalone: bool = False) -> None:
         directory.mkdir()
         self.voters = format_standalone(directory, NODE) if is_standalone else STATIC_VOTERS
-        self.disk, self.directory = FaultyFileSystem(str(directory), seed=seed), directory
+        self.disk, self.directory = FaultyFileSystem(str(directory)), directory
         self.made = self.answered = 0
         self.is_topic_answered = False
+        self.image = DiskImage(frozenset(), frozenset())
+        """What the end of this life left on the disk."""
+
+    def ended(self, image: DiskImage) -> Life:
+        """Return a copy of this life as it is now, for a disk that its end leaves."""
+        found = copy(self)
+        found.image = image
+        return found
+
+    def resume(self, directory: Path, seed: int) -> None:
+        """Go on with the disk of the end, in a new directory."""
+        self.image.write(directory)
+        self.disk, self.directory = FaultyFileSystem(str(directory), seed=seed), directory
 
     def start(self) -> EmbeddedController:
         """Start the node's metadata log."""
@@ -95,36 +108,28 @@ def topic() -> list[VersionedRecord]:
     return [VersionedRecord(each) for each in (records.TopicRecord(name="orders", topic_id=b"t" * 16), *partitions)]
 
 
-def call_count(directory: Path) -> int:
-    life = Life(directory)
-    life.run(STEPS)
-    return len(life.disk.calls)
+def ends(life: Life, kind: str) -> list[Life]:
+    """Run a life; return it as it would have ended at each of its calls, which is what one run for each call gives."""
+    disk = life.disk
+    end = {
+        "killed": disk.page_cache,  # it outlives the process
+        "powerless": disk.image,
+        "torn": lambda: disk.image(torn=True),
+        "torn, names kept": lambda: disk.image(torn=True, keep_names=True),
+    }[kind]
+    return disk.at_each_call(lambda: life.run(STEPS), lambda: life.ended(end()))
 
 
 @pytest.mark.parametrize("kind", ["killed", "powerless", "torn", "torn, names kept"])
 def test_a_start_finds_all_that_was_answered(tmp_path: Path, kind: str) -> None:
-    count = call_count(tmp_path / "count")
-    for call in range(count):
-        life = Life(tmp_path / str(call), seed=call, is_standalone=call % 2 == 1)
-        disk = life.disk
-        disk.kill_at = call
-        with contextlib.suppress(Killed):
-            life.run(STEPS)
-        crash(disk, kind)
+    lives = [ends(Life(tmp_path / f"standalone {alone}", is_standalone=alone), kind) for alone in (False, True)]
+    for call in range(len(lives[0])):
+        life = lives[call % 2][call]
+        life.resume(tmp_path / str(call), seed=call)
         controller = life.start()
         life.check(controller.image)
         life.answered = life.made = life.made + 1
         controller.commit([config(life.made)])
         controller.sync()
-        disk.crash(torn=random.Random(call).random() < 0.5)
+        life.disk.crash(torn=random.Random(call).random() < 0.5)
         life.check(life.start().image)
-
-
-def crash(disk: FaultyFileSystem, kind: str) -> None:
-    if kind == "killed":  # the page cache outlives the process
-        disk.kill()
-        disk.kill_at = None
-        disk.calls.clear()
-        disk.adopt()
-    else:
-        disk.crash(torn="torn" in kind, keep_names="names" in kind)
