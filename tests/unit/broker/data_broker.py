@@ -19,6 +19,8 @@ from tidelog.log.system.file_system import FileSystem, OsFileSystem
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 TIMESTAMP_MS = 1_700_000_000_000
+RESERVE_BYTES = 4096
+"""A broker's default is 8 MB, which a file system in memory fills with zeros for each test."""
 
 
 class InlineLoop(ManualLoop):
@@ -67,6 +69,7 @@ class DataBroker:
             file_system or OsFileSystem(),
             self.time,
             LogConfig(config.topic_defaults()),
+            reserve_bytes=RESERVE_BYTES,
         )
         strays = StrayLogs(self.log_manager)
         self.broker = assemble(
