@@ -27,6 +27,7 @@ MAX_DESCRIPTORS = 512
 _OPEN = "/proc/self/fd"
 _NICENESS = pytest.StashKey[int]()
 _STATE = pytest.StashKey[dict[str, object]]()
+"""The state before a test; of the configuration, the state after the last test, empty if that was no unit test."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 _SET_ON_THE_WAY = {"PYTEST_CURRENT_TEST", "OPENBLAS_NUM_THREADS"}
 """Environment variables that may change: pytest sets the first; a broker sets the second before it imports NumPy."""
@@ -39,9 +40,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Note the state of the process before a unit test and its fixtures."""
+    """Note the state of the process before a unit test and its fixtures, unless the unit test before it noted it."""
     if item.nodeid.startswith("tests/unit/"):
-        item.stash[_STATE] = process_state()
+        item.stash[_STATE] = item.config.stash.get(_STATE, None) or process_state()
+    item.config.stash[_STATE] = {}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -49,8 +51,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Fail a test that lowered the process's priority or changed its state, and a module that left descriptors open."""
     result = yield
     kill_all()
-    if nextitem is not None:  # after the last test the session's fixtures end, which an earlier test has begun
-        check_state(item.stash.get(_STATE, {}))
+    if nextitem is not None and _STATE in item.stash:  # after the last one the session's fixtures end, begun earlier
+        item.config.stash[_STATE] = left = process_state()
+        check_state(item.stash[_STATE], left)
     before, now = item.config.stash[_NICENESS], main_thread_niceness()
     item.config.stash[_NICENESS] = now  # it cannot be raised again: one test fails, not all later ones
     assert now == before, f"the main thread's niceness became {now}: processes that are started later inherit it"
@@ -63,11 +66,6 @@ def process_state() -> dict[str, object]:
     """Collect the state of the process that tests may change and must restore."""
     mask = os.umask(0o077)
     os.umask(mask)
-    loggers = {
-        name: logger
-        for name, logger in logging.root.manager.loggerDict.items()
-        if name.startswith(("tests", "tidelog")) and isinstance(logger, logging.Logger)
-    }
     return {
         "working directory": os.getcwd(),
         "umask": mask,
@@ -75,13 +73,21 @@ def process_state() -> dict[str, object]:
         "garbage collector": (gc.isenabled(), gc.get_threshold()),
         "signal handlers": {number.name: signal.getsignal(number) for number in _SIGNALS},
         "import path": list(sys.path),
-        "log levels": {name: one.level for name, one in {"root": logging.root, **loggers}.items() if one.level},
+        "log levels": log_levels(),
     }
 
 
-def check_state(before: dict[str, object]) -> None:
+def log_levels() -> dict[str, int]:
+    """Return the levels of the project's loggers that have one of their own, and the root's."""
+    loggers = logging.root.manager.loggerDict.items()
+    # The level first: of a thousand loggers hardly one has its own.
+    levels = {name: one.level for name, one in loggers if isinstance(one, logging.Logger) and one.level}
+    own = {name: level for name, level in levels.items() if name.startswith(("tests", "tidelog"))}
+    return {"root": logging.root.level, **own}
+
+
+def check_state(before: dict[str, object], now: dict[str, object]) -> None:
     """Raise AssertionError, which names each part of the state that is not as it was before."""
-    now = process_state()
     left = [f"{name}: {then} became {found}" for name in before for then, found in changes(before[name], now[name])]
     assert not left, f"a test leaves its process as it found it, but {'; '.join(left)}"
 

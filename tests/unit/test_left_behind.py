@@ -80,6 +80,31 @@ def test_the_last_test_pays_for_no_fixture_of_the_session(monkeypatch: pytest.Mo
         next(one)
 
 
+def run(nodeid: str, config: SimpleNamespace, test: Callable[[], object]) -> None:
+    """Run the hooks of a test that is not the last one, and the test between them."""
+    item: Any = SimpleNamespace(path=Path(), nodeid=nodeid, stash=pytest.Stash(), config=config)
+    pytest_runtest_setup(item)
+    test()
+    teardown = pytest_runtest_teardown(item, item)
+    next(teardown)
+    with pytest.raises(StopIteration):
+        next(teardown)
+
+
+def test_a_test_fails_for_its_own_changes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test begins with the state that was noted after the one before it, unless that was of another family."""
+    session: Any = SimpleNamespace(config=SimpleNamespace(stash=pytest.Stash()))
+    pytest_sessionstart(session)
+    run("tests/unit/x", session.config, lambda: None)
+    with pytest.raises(AssertionError, match="'1'"):
+        run("tests/unit/x", session.config, lambda: monkeypatch.setenv("LEFT", "1"))
+    run("tests/unit/x", session.config, lambda: None)
+    run("tests/faults/x", session.config, lambda: monkeypatch.setenv("LEFT", "2"))
+    run("tests/unit/x", session.config, lambda: None)
+    with pytest.raises(AssertionError, match="'3'"):
+        run("tests/unit/x", session.config, lambda: monkeypatch.setenv("LEFT", "3"))
+
+
 def set_umask() -> None:
     os.umask(0o027)
 
@@ -102,7 +127,7 @@ def set_handler() -> None:
 )
 def test_state_that_is_left_is_named(change: Callable[[], object], named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = process_state()
-    check_state(before)
+    check_state(before, process_state())
     mask, thresholds, handler = os.umask(0o022), gc.get_threshold(), signal.getsignal(signal.SIGUSR2)
     os.umask(mask)
     monkeypatch.chdir(os.getcwd())
@@ -111,7 +136,7 @@ def test_state_that_is_left_is_named(change: Callable[[], object], named: str, m
     try:
         change()
         with pytest.raises(AssertionError, match=named):
-            check_state(before)
+            check_state(before, process_state())
     finally:
         os.umask(mask)
         gc.set_threshold(*thresholds)
