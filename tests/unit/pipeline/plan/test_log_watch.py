@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,12 +35,16 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
         found[f"{event} {arguments[0]}"] += 1
 
 
-sys.addaudithook(_audit)
+@cache
+def _install() -> None:
+    """Install the audit hook, which no process gets rid of: each later call of ``open`` or ``id`` takes longer."""
+    sys.addaudithook(_audit)
 
 
 @contextmanager
 def counted(data: DataDirectory) -> Iterator[Counter[str]]:
     """Files opened and directories listed meanwhile, below the data directory."""
+    _install()
     found: Counter[str] = Counter()
     _counting.append((str(data.path), found))
     try:
