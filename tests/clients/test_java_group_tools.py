@@ -1,13 +1,11 @@
 """Apache Kafka's own tools for groups, offsets and transactions, unmodified, under both group protocols.
 
-A tool takes two seconds to start and one call needs a tenth of that: ``java/GroupTools.java`` runs a list of calls in
-one JVM. What members would hold open (described with members in it) is held by librdkafka consumers meanwhile.
+What members would hold open (described with members in it) is held by librdkafka consumers meanwhile.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,16 +17,14 @@ from confluent_kafka import Consumer
 
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
-from tests.support.apache_kafka import PRODUCER_PERFORMANCE
+from tests.support.apache_kafka import PRODUCER_PERFORMANCE, run_tool
 from tests.support.broker import TidelogProcess
-from tests.support.jvm import java_program
 from tests.support.questions import Broker
 from tests.support.scripts.streams import EMPTY, beat, join
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
-PROGRAM = Path(__file__).parent / "java" / "GroupTools.java"
 TOOLS = "org.apache.kafka.tools"
 GROUPS = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
 STREAMS_GROUPS = f"{TOOLS}.streams.StreamsGroupCommand"
@@ -43,16 +39,14 @@ TIMEOUT_S = 120
 Call = tuple[str, ...]
 
 
-def run(directory: Path, calls: list[Call]) -> list[str]:
-    """Run the calls, which must all succeed, and return what each printed."""
-    listed = directory / "calls"
-    listed.write_text("".join("\t".join(call) + "\n" for call in calls))
-    done = subprocess.run(
-        [*java_program(PROGRAM), str(listed)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    found = re.findall(r"^<<\n(.*?)^>> (\d+)$", done.stdout, re.MULTILINE | re.DOTALL)
-    assert [code for _, code in found] == ["0"] * len(calls), done.stdout + done.stderr
-    return [text for text, _ in found]
+def run(calls: list[Call]) -> list[str]:
+    """Run the calls, which must all succeed, and return what each printed on standard output."""
+    outputs = []
+    for name, *arguments in calls:
+        done = run_tool(name, arguments, timeout_s=TIMEOUT_S)
+        assert done.returncode == 0, done.stdout + done.stderr
+        outputs.append(done.stdout)
+    return outputs
 
 
 @contextmanager
@@ -69,7 +63,7 @@ def member(broker: BrokerProcess, group: str, topic: str, protocol: str) -> Iter
         consumer.close()
 
 
-def test_members_are_described(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_members_are_described(broker: BrokerProcess) -> None:
     server = ("--bootstrap-server", broker.bootstrap)
     Admin(broker.bootstrap).create("held", 2)
     views = ("--members", "--state", "--offsets")
@@ -78,7 +72,7 @@ def test_members_are_described(broker: BrokerProcess, tmp_path: Path) -> None:
     ]
     calls.append((GROUPS, *server, "--list", "--state"))
     with member(broker, "held-classic", "held", "classic"), member(broker, "held-consumer", "held", "consumer"):
-        *outputs, listed = run(tmp_path, calls)
+        *outputs, listed = run(calls)
     for position, protocol in enumerate(PROTOCOLS):
         members, state, offsets = outputs[position * 3 : position * 3 + 3]
         assert re.search(rf"held-{protocol}\s.*\sheld\s+2\s", members), members
@@ -88,14 +82,13 @@ def test_members_are_described(broker: BrokerProcess, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_offsets_are_read_reset_and_deleted(broker: BrokerProcess, tmp_path: Path, protocol: str) -> None:
+def test_offsets_are_read_reset_and_deleted(broker: BrokerProcess, protocol: str) -> None:
     topic = group = f"tools-{protocol}"
     server = ("--bootstrap-server", broker.bootstrap)
     Admin(broker.bootstrap).create(topic)
     of = (GROUPS, *server, "--group", group)
     reset = (*of, "--reset-offsets", "--topic", topic, "--execute")
     outputs = run(
-        tmp_path,
         [
             (VERIFIABLE_PRODUCER, *server, "--topic", topic, "--max-messages", str(RECORDS), "--acks", "-1"),
             (
@@ -119,7 +112,7 @@ def test_offsets_are_read_reset_and_deleted(broker: BrokerProcess, tmp_path: Pat
     assert group not in outputs[8].split()
 
 
-def test_transactions_are_listed_and_described(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_transactions_are_listed_and_described(broker: BrokerProcess) -> None:
     topic = "in-transactions"
     server = ("--bootstrap-server", broker.bootstrap)
     Admin(broker.bootstrap).create(topic)
@@ -130,7 +123,6 @@ def test_transactions_are_listed_and_described(broker: BrokerProcess, tmp_path: 
     )
     committed = ("--isolation-level", "read_committed", "--max-messages", "2000", "--timeout-ms", "20000")
     outputs = run(
-        tmp_path,
         [
             performance,
             (TRANSACTIONS, *server, "list"),
@@ -169,7 +161,6 @@ def test_streams_groups_are_described_reset_and_deleted(tmp_path: Path) -> None:
         asked = Broker(broker.bootstrap)
         streams_member(asked, "words", "lines")
         state, members, offsets, refused = run(
-            tmp_path,
             [
                 (*of, "--describe", "--state", "--verbose"),
                 (*of, "--describe", "--members", "--verbose"),
@@ -179,7 +170,6 @@ def test_streams_groups_are_described_reset_and_deleted(tmp_path: Path) -> None:
         )
         beat(asked, "words", "m", -1, quiet=True)
         reset, forgotten, deleted, listed = run(
-            tmp_path,
             [
                 (*of, "--reset-offsets", "--input-topic", "lines", "--to-earliest", "--execute"),
                 (*of, "--delete-offsets", "--input-topic", "lines"),
@@ -224,7 +214,7 @@ def test_a_hanging_transaction_is_found_and_aborted(tmp_path: Path) -> None:
         find = (TRANSACTIONS, *server, "find-hanging", "--broker-id", "1")
         abort = (TRANSACTIONS, *server, "abort", "--topic", "hung", "--partition", "0", "--start-offset", "0")
         terminate = (TRANSACTIONS, *server, "forceTerminateTransaction", "--transactionalId", "hung")
-        found, _, left, _ = run(tmp_path, [find, abort, find, terminate])
+        found, _, left, _ = run([find, abort, find, terminate])
         stable = asked.ask_quietly(
             "list_offsets",
             2,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,10 @@ from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
-from tests.support.jvm import java_program
+from tests.support.jvm import MIGRATION, java_program
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
-PROGRAM = Path(__file__).parent / "java" / "Roll.java"
 ASSIGNORS = "org.apache.kafka.clients.consumer"
 OVERRIDES = {"group.consumer.min.heartbeat.interval.ms": "100", "group.consumer.heartbeat.interval.ms": "300"}
 TIMEOUT_S = 120
@@ -53,6 +51,6 @@ def test_a_group_is_rolled_there_and_back(broker: BrokerProcess, assignor: str) 
     Admin(broker.bootstrap).create(topic, 4)
     words = [f"bootstrap={broker.bootstrap}", f"topic={topic}", f"assignor={ASSIGNORS}.{assignor}"]
     done = subprocess.run(
-        [*java_program(PROGRAM), *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        [*java_program(MIGRATION), *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     assert done.stdout.splitlines() == STEPS, done.stdout + done.stderr

@@ -8,7 +8,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,13 +206,12 @@ def test_an_address_that_opens_too_many_connections_is_held(broker: BrokerProces
 
 @pytest.mark.java
 @pytest.mark.slow
-def test_kafkas_own_tools_set_a_quota_and_report_the_throttling(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_kafkas_own_tools_set_a_quota_and_report_the_throttling(broker: BrokerProcess) -> None:
     Admin(broker.bootstrap).create("perf")
     server = ("--bootstrap-server", broker.bootstrap)
     entity = ("--entity-type", "clients", "--entity-name", "perf")
     properties = (f"bootstrap.servers={broker.bootstrap}", "client.id=perf", "batch.size=20000")
     _, described, measured, _ = run(
-        tmp_path,
         [
             (CONFIG_COMMAND, *server, "--alter", *entity, "--add-config", f"producer_byte_rate={RATE}"),
             (CONFIG_COMMAND, *server, "--describe", *entity),

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type:
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.apache_kafka import run_tool
 from tests.support.cluster_clients import WAIT_S, Writer, digests, isr, leader, values
-from tests.support.jvm import java_program
+from tests.support.jvm import SHARE_MEMBERS, java_program
 from tests.support.kraft_node import SHORT_SESSIONS, KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
 from tidelog.broker.config.keys.member import RACK_AWARE
@@ -56,7 +56,6 @@ QUICK = {
     "group.share.max.record.lock.duration.ms": "600000",
     "group.share.record.lock.duration.ms": "600000",  # longer than a test: nothing comes again by time alone
 }
-SHARE_PROGRAM = Path(__file__).parent / "java" / "Share.java"
 TOPIC_RESOURCE, GROUP_RESOURCE = 2, 32
 
 
@@ -323,7 +322,7 @@ def test_share_groups_outlive_the_coordinator_of_their_states(cluster: Cluster) 
     set_config(cluster.member, GROUP_RESOURCE, "sharing", ("share.auto.offset.reset", "earliest"))
     words = {"bootstrap": cluster.bootstrap, "group": "sharing", "topic": "shared", "members": 2, "count": 120,
              "idle_ms": 1000, "limit_ms": 200_000}  # fmt: skip
-    program = [*java_program(SHARE_PROGRAM), *(f"{key}={value}" for key, value in words.items())]
+    program = [*java_program(SHARE_MEMBERS), *(f"{key}={value}" for key, value in words.items())]
     events: list[list[str]] = []
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as members:
         assert members.stdout is not None

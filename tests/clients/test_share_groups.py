@@ -14,15 +14,15 @@ from confluent_kafka import Producer
 
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.rivals.tidelog_broker import TidelogProcess
-from tests.clients.test_java_group_tools import VERIFIABLE_PRODUCER, Call, run
+from tests.clients.test_java_group_tools import TIMEOUT_S, VERIFIABLE_PRODUCER, Call, run
 from tests.support.admin import Admin
 from tests.support.apache_kafka import CONFIG_COMMAND, dump_log_segments
-from tests.support.jvm import java_program
+from tests.support.java_tools import run_program
+from tests.support.jvm import SHARE_MEMBERS, java_program
 from tests.support.toolchains import ask, go_program
 
 pytestmark = [pytest.mark.slow]
 
-PROGRAM = Path(__file__).parent / "java" / "Share.java"
 TOOLS = "org.apache.kafka.tools"
 SHARE_GROUPS = f"{TOOLS}.consumer.group.ShareGroupCommand"
 CONSOLE_SHARE_CONSUMER = f"{TOOLS}.consumer.ConsoleShareConsumer"
@@ -41,16 +41,33 @@ class Event(NamedTuple):
     more: str
 
 
+def words_of(broker: BrokerProcess, words: dict[str, object]) -> list[str]:
+    """Return the arguments of ``Share.java``: ``words``, and defaults for a single member."""
+    values = {"bootstrap": broker.bootstrap, "members": 1, "idle_ms": 500, **words}
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+def read_event(line: str) -> Event | None:
+    """Read a line of ``Share.java``."""
+    if not line.startswith(("got ", "done ", "refused ")):
+        return None
+    what, member, partition, offset, more = line.split()
+    return Event(what, int(member), int(partition), int(offset), more)
+
+
+def share(broker: BrokerProcess, **words: object) -> list[Event]:
+    """Run ``Share.java`` to its end, which the program's own limit brings at the latest; return the events."""
+    done = run_program(SHARE_MEMBERS, words_of(broker, words), timeout_s=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    return [event for event in map(read_event, done.stdout.splitlines()) if event is not None]
+
+
 class ShareMembers:
     """A running ``Share.java``."""
 
     def __init__(self, broker: BrokerProcess, **words: object) -> None:
-        values = {"bootstrap": broker.bootstrap, "members": 1, "idle_ms": 500, **words}
-        self.process = subprocess.Popen(
-            [*java_program(PROGRAM), *(f"{key}={value}" for key, value in values.items())],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [*java_program(SHARE_MEMBERS), *words_of(broker, words)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._events: list[Event] = []
         self._confirmed = 0
 
@@ -72,18 +89,18 @@ class ShareMembers:
         return self._events
 
     def _note(self, line: str) -> None:
-        if line.startswith(("got ", "done ", "refused ")):
-            what, member, partition, offset, more = line.split()
-            self._events.append(Event(what, int(member), int(partition), int(offset), more))
-            self._confirmed += what == "done"
+        event = read_event(line)
+        if event is not None:
+            self._events.append(event)
+            self._confirmed += event.what == "done"
 
 
-def configure(broker: BrokerProcess, directory: Path, group: str, **configs: str) -> None:
+def configure(broker: BrokerProcess, group: str, **configs: str) -> None:
     """Set configs of a group; it reads from the earliest record."""
     pairs = {"share.auto.offset.reset": "earliest", **{key.replace("_", "."): value for key, value in configs.items()}}
     text = ",".join(f"{key}={value}" for key, value in pairs.items())
     entity = ("--entity-type", "groups", "--entity-name", group)
-    run(directory, [(CONFIG_COMMAND, "--bootstrap-server", broker.bootstrap, *entity, "--alter", "--add-config", text)])
+    run([(CONFIG_COMMAND, "--bootstrap-server", broker.bootstrap, *entity, "--alter", "--add-config", text)])
 
 
 def produce(broker: BrokerProcess, topic: str, *texts: str) -> None:
@@ -95,13 +112,13 @@ def produce(broker: BrokerProcess, topic: str, *texts: str) -> None:
 
 
 @pytest.mark.java
-def test_each_record_is_acknowledged_by_itself(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_each_record_is_acknowledged_by_itself(broker: BrokerProcess) -> None:
     kinds = ["accept", "reject", "release", "again", "renew", "accept"]
     Admin(broker.bootstrap).create("ways")
     produce(broker, "ways", *kinds)
-    configure(broker, tmp_path, "ways-group", share_delivery_count_limit="3")
-    events = ShareMembers(broker, group="ways-group", topic="ways", count=5, idle_ms=2_000).events()
-    outputs = run(tmp_path, [described(broker, "ways-group")])[0]
+    configure(broker, "ways-group", share_delivery_count_limit="3")
+    events = share(broker, group="ways-group", topic="ways", count=5, idle_ms=2_000)
+    outputs = run([described(broker, "ways-group")])[0]
     deliveries = Counter(event.offset for event in events if event.what == "got")
     assert deliveries == {0: 1, 1: 1, 2: 3, 3: 2, 4: 1, 5: 1}
     ends = {event.offset: event.more for event in events if event.what == "done"}
@@ -120,9 +137,9 @@ def test_a_record_whose_lock_has_expired_is_delivered_again(tmp_path: Path) -> N
     with TidelogProcess(tmp_path / "data", LOCKS) as broker:
         Admin(broker.bootstrap).create("held")
         produce(broker, "held", "hold", "accept", "accept")
-        configure(broker, tmp_path, "held-group")
+        configure(broker, "held-group")
         words = {"group": "held-group", "topic": "held", "count": 3, "mode": "record_limit", "records": 1}
-        events = ShareMembers(broker, **words, idle_ms=2_000).events()
+        events = share(broker, **words, idle_ms=2_000)
     once, again = (
         [("got", "1"), ("done", "accept")],
         [("got", "1"), ("refused", "accept"), ("got", "2"), ("done", "accept")],
@@ -135,14 +152,14 @@ def test_a_record_whose_lock_has_expired_is_delivered_again(tmp_path: Path) -> N
 
 @pytest.mark.java
 @pytest.mark.parametrize("mode", ["batch_optimized", "record_limit"])
-def test_two_members_share_one_partition(broker: BrokerProcess, tmp_path: Path, mode: str) -> None:
+def test_two_members_share_one_partition(broker: BrokerProcess, mode: str) -> None:
     topic = f"shared-{mode}"
     Admin(broker.bootstrap).create(topic)
     for number in range(40):
         produce(broker, topic, *(f"accept {number}" for _ in range(10)))
-    configure(broker, tmp_path, f"{topic}-group")
+    configure(broker, f"{topic}-group")
     words = {"group": f"{topic}-group", "topic": topic, "members": 2, "count": 400, "mode": mode, "records": 20}
-    events = ShareMembers(broker, **words).events()
+    events = share(broker, **words)
     got = Counter(event.offset for event in events if event.what == "got")
     assert got == dict.fromkeys(range(400), 1), "each record once, to one of them"
     assert len({event.member for event in events}) == 2
@@ -154,7 +171,7 @@ def test_confirmed_acknowledgements_survive_a_kill_and_no_record_is_lost(tmp_pat
         Admin(broker.bootstrap).create("killed")
         for number in range(120):
             produce(broker, "killed", *(f"accept {number}" for _ in range(20)))
-        configure(broker, tmp_path, "killed-group")
+        configure(broker, "killed-group")
         members = ShareMembers(
             broker, group="killed-group", topic="killed", members=2, count=2_400, records=50, idle_ms=4_000,
             limit_ms=200_000,
@@ -180,16 +197,15 @@ def described(broker: BrokerProcess, group: str, *views: str) -> Call:
 
 
 @pytest.mark.java
-def test_kafkas_own_tools_list_describe_reset_and_delete(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_kafkas_own_tools_list_describe_reset_and_delete(broker: BrokerProcess) -> None:
     topic, group = "share-tools", "share-tools-group"
     server = ("--bootstrap-server", broker.bootstrap)
     Admin(broker.bootstrap).create(topic)
-    configure(broker, tmp_path, group)
+    configure(broker, group)
     of = (SHARE_GROUPS, *server, "--group", group)
     reset = (*of, "--reset-offsets", "--topic", topic, "--execute")
     consume = (CONSOLE_SHARE_CONSUMER, *server, "--topic", topic, "--group", group, "--timeout-ms", "20000")
     outputs = run(
-        tmp_path,
         [
             (VERIFIABLE_PRODUCER, *server, "--topic", topic, "--max-messages", "200", "--acks", "-1"),
             (*(VERIFIABLE_SHARE_CONSUMER, *server), "--topic", topic, "--group-id", group, "--max-messages", "200"),
@@ -225,10 +241,10 @@ def test_kafkas_dump_tool_reads_the_state_topic(tmp_path: Path) -> None:
     with TidelogProcess(tmp_path / "data", one) as broker:
         Admin(broker.bootstrap).create("dumped")
         produce(broker, "dumped", *(f"accept {number}" for number in range(10)))
-        configure(broker, tmp_path, "dumped-group")
-        ShareMembers(broker, group="dumped-group", topic="dumped", count=10).events()
+        configure(broker, "dumped-group")
+        share(broker, group="dumped-group", topic="dumped", count=10)
     log = tmp_path / "data" / "data" / "__share_group_state-0" / f"{0:020d}.log"
-    outputs = run(tmp_path, [(dump_log_segments(), "--files", str(log), "--share-group-state-decoder")])[0]
+    outputs = run([(dump_log_segments(), "--files", str(log), "--share-group-state-decoder")])[0]
     assert '"startOffset":-1' in outputs, outputs
     assert '"startOffset":10' in outputs, outputs
     assert '"groupId":"dumped-group"' in outputs, outputs

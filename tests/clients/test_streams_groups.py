@@ -144,7 +144,6 @@ def test_words_are_counted_once_over_a_restart(tmp_path: Path) -> None:
         server = ("--bootstrap-server", broker.bootstrap)
         describe = (STREAMS_GROUPS, *server, "--describe", "--group", "words")
         listed, members, state, offsets = run(
-            tmp_path,
             [
                 (STREAMS_GROUPS, *server, "--list"),
                 (*describe, "--members"),

@@ -7,19 +7,17 @@ agree on every field, its place and its default, also where the definitions leav
 from __future__ import annotations
 
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from tests.support import kafka_jars
-from tests.support.jvm import java_program
+from tests.support.java_tools import run_program
+from tests.support.jvm import KAFKA_PROTOCOL
 from tests.support.messages import RandomChoices, all_messages, arbitrary, versions
 from tidelog.protocol.api_keys import request_header_version, response_header_version
 from tidelog.protocol.errors import KafkaError, error_for_code
 from tidelog.protocol.schema.fields import Message
 
-PROGRAM = Path(__file__).with_name("KafkaProtocol.java")
 SAMPLES = 6  # messages per class and version
 JARS = (kafka_jars.KAFKA_4, kafka_jars.KAFKA_3)
 
@@ -28,8 +26,7 @@ pytestmark = pytest.mark.java
 
 def ask_kafka(kafka_version: str, question: str, text: str = "") -> list[str]:
     """Return the Java program's answer, line by line."""
-    command = [*java_program(PROGRAM, kafka_version), question]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
+    done = run_program(KAFKA_PROTOCOL, [question], version=kafka_version, stdin=text, timeout_s=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import random
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from tests.support.jvm import java_program
+from tests.support.jvm import METADATA_REPLAY, java_program
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import METADATA_VERSION, records_of_image
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
@@ -17,7 +16,6 @@ from tidelog.protocol.metadata_records import records
 from tidelog.protocol.metadata_records.frames import decode_metadata_record, encode_metadata_record
 from tidelog.protocol.schema.fields import Message
 
-PROGRAM = Path(__file__).parent / "java" / "MetadataReplay.java"
 SCENARIOS, IMAGES = 100, 30
 WITH_ELR = 23
 """First level of metadata.version with eligible leader replicas."""
@@ -268,7 +266,7 @@ def test_random_records_lead_to_kafkas_image(level: int) -> None:
     """The records of both images are equal, in the versions of the level too."""
     scenarios = [Scenario(seed, level) for seed in range(SCENARIOS)]
     lines = "".join(f"{line_of(scenario)}\n" for scenario in scenarios)
-    done = subprocess.run(java_program(PROGRAM), input=lines, capture_output=True, text=True, check=False)
+    done = subprocess.run(java_program(METADATA_REPLAY), input=lines, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for seed, (scenario, answer) in enumerate(zip(scenarios, done.stdout.splitlines(), strict=True)):
         own, kafkas = (text_of(*one) for one in records_of_image(scenario.image)), answer.split()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.jvm import java_program
+from tests.support.java_tools import run_program
+from tests.support.jvm import RECORD_FORMATS
 from tests.support.kafka_jars import KAFKA_3
 from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import CompressionType
@@ -16,7 +16,6 @@ from tidelog.protocol.record.record_batch import BatchOptions, Record, build_bat
 
 pytestmark = pytest.mark.java
 
-SOURCE = Path(__file__).parent / "java" / "RecordFormats.java"
 FORMATS = [
     (magic, codec) for magic in (0, 1, 2) for codec in CompressionType if magic == 2 or codec <= CompressionType.LZ4
 ]
@@ -37,8 +36,7 @@ def expected_records(magic: int) -> list[Record]:
 
 
 def run_java(mode: str, directory: Path) -> None:
-    command = [*java_program(SOURCE, KAFKA_3), mode, str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run_program(RECORD_FORMATS, [mode, str(directory)], version=KAFKA_3, timeout_s=120)
     assert done.returncode == 0, done.stderr
 
 

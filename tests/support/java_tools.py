@@ -1,8 +1,8 @@
 """Java programs in a JVM that stays: one of Kafka's command-line tools then takes 0.1 s of CPU time in place of 0.6.
 
-``tests/support/java/ToolServer.java`` calls the programs' main methods, one after the other. There is one JVM for the
-tools of each version of Kafka, and one for each old release of its clients, in each process of the tests; it is killed
-when that process ends.
+``tests/support/java/ToolServer.java`` calls the main methods of Kafka's tools and of the tests' own programs, one after
+the other. There is one JVM for each version of Kafka, and one for each old release of its clients, in each process of
+the tests. It is killed when that process ends.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from tests.support.jvm import java_program
+from tests.support.jvm import TOOL_SERVER, java_program
+from tests.support.kafka_jars import KAFKA_4
 
-SOURCE = Path(__file__).parent / "java" / "ToolServer.java"
 _INT = struct.Struct(">i")
 
 
@@ -98,4 +98,11 @@ class ToolServer:
 @cache
 def tool_server(version: str) -> ToolServer:
     """Return the server for the tools of a version."""
-    return ToolServer(lambda: java_program(SOURCE, version, log_level="WARN"))
+    return ToolServer(lambda: java_program(TOOL_SERVER, version, log_level="WARN"))
+
+
+def run_program(
+    source: Path, arguments: list[str], *, version: str = KAFKA_4, stdin: str | None = None, timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run one of `tests.support.jvm.PROGRAMS` to its end, in the JVM of the tools. Static fields keep their values."""
+    return tool_server(version).run(source.stem, arguments, stdin, timeout_s)

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.rivals.kafka_jars import BUILD
-from tests.support.jvm import java_program
+from tests.support.jvm import NODE_SERVER, java_program
 
-SOURCE = Path(__file__).parent / "java" / "NodeServer.java"
 HEAP = ("-Xmx2G",)
 """The log cleaner of each node has a buffer of 128 MiB."""
 RUNNING, STOPPED, FAILED = "running", "stopped", "failed"
@@ -117,5 +116,5 @@ def node_server(version: str) -> NodeServer:
 
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     return NodeServer(
-        lambda: java_program(SOURCE, version, log_level="WARN", heap=HEAP), BUILD / "nodes" / f"{version}-{worker}.log"
+        lambda: java_program(NODE_SERVER, version, log_level="WARN", heap=HEAP), BUILD / "nodes" / f"{version}-{worker}.log"
     )

@@ -9,9 +9,8 @@ from functools import cache
 from typing import Any
 
 from benchmarks.rivals.kafka_jars import JAVA_INSTALL
-from tests.support.java_tools import SOURCE as SERVER
 from tests.support.java_tools import ToolServer
-from tests.support.jvm import QUICK, QUICK_JAVAC, SMALL_HEAP, compile_java
+from tests.support.jvm import QUICK, SMALL_HEAP, TOOL_SERVER, compile_java, compile_together
 from tests.support.kafka_jars import KAFKA_4, broker_classpath, client_classpath
 from tests.support.readers import Seen
 from tests.support.requirements import require_tool
@@ -91,15 +90,9 @@ def client_server(version: str) -> ToolServer:
 
 def _server_command(version: str) -> list[str]:
     """Compile the programs and their server; return the command of a JVM for them."""
-    compiler = require_tool("javac", JAVA_INSTALL)
     java = require_tool("java", JAVA_INSTALL)
     classpath = client_classpath(version)
-    sources = _java_programs(version)
-    programs = installed(
-        f"java-{version}",
-        lambda target: [compiler, *QUICK_JAVAC, "-nowarn", "-cp", classpath, "-d", str(target), *sources],
-        [PROGRAMS / "java" / source for source in sources],
-        may_be_missing=False,
-    )
-    server = compile_java(SERVER, KAFKA_4, broker_classpath(KAFKA_4))
-    return [java, *SMALL_HEAP, *QUICK, "-cp", f"{server}:{programs}:{classpath}", SERVER.stem]
+    sources = [PROGRAMS / "java" / source for source in _java_programs(version)]
+    programs = compile_together(version, sources, classpath)
+    server = compile_java(TOOL_SERVER, KAFKA_4, broker_classpath(KAFKA_4))
+    return [java, *SMALL_HEAP, *QUICK, "-cp", f"{server}:{programs}:{classpath}", TOOL_SERVER.stem]

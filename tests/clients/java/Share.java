@@ -29,6 +29,8 @@ public class Share {
     public static void main(String[] words) throws Exception {
         Map<String, String> options = new HashMap<>();
         for (String word : words) options.put(word.split("=", 2)[0], word.split("=", 2)[1]);
+        settled.set(0);  // the program may run several times in one JVM
+        lastSeen.set(System.currentTimeMillis());
         List<Thread> members = new ArrayList<>();
         for (int number = 0; number < Integer.parseInt(options.get("members")); number++) {
             int member = number;
