@@ -3,6 +3,9 @@
 Compiled code copies the bytes of keys and values from the block's buffer to the end of the column's data. Those of
 headers are copied once more if they come from several blocks. Offsets and times are copied as columns; topic and
 partition are made once and sliced. Buffers given to Arrow are not used again.
+
+Arrays are built from buffers: ``pyarrow.array`` and ``pyarrow.scalar`` import pandas if it is installed, which takes a
+worker of Spark half a second.
 """
 
 from __future__ import annotations
@@ -143,8 +146,9 @@ class ArrowRows:
     def _constant(self, name: str, rows: int) -> Any:
         known = self._constants.get(name)
         if known is None or len(known) < rows:
-            value = pa.scalar(getattr(self._piece, name), self._schema.field(name).type)
-            known = self._constants[name] = pa.repeat(value, max(rows, BATCH_ROWS))
+            count = max(rows, BATCH_ROWS)
+            known = _same_text(self._piece.topic, count) if name == "topic" else _same(self._piece.partition, count)
+            self._constants[name] = known
         return known[:rows]
 
     def _microseconds(self, milliseconds: Any) -> Any:
@@ -160,6 +164,18 @@ class ArrowRows:
             f"{piece.topic}-{piece.partition}, {where}: timestamp {milliseconds[bad]} ms does not fit microseconds in "
             "64 bits (read without the column timestamp, or leave the record out by its offset)"
         )
+
+
+def _same(number: int, rows: int) -> Any:
+    """Build an array of 32-bit integers that are all ``number``."""
+    return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(np.full(rows, number, np.int32))], 0)
+
+
+def _same_text(text: str, rows: int) -> Any:
+    """Build an array of strings that are all ``text``."""
+    data = text.encode()
+    ends = np.arange(rows + 1, dtype=np.int32) * np.int32(len(data))
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(data * rows)], 0)
 
 
 class _Headers:
@@ -195,8 +211,8 @@ class _Headers:
     def array(self, arrow_type: Any, rows: int) -> Any:
         """Build the column; names that are not UTF-8 get replacement characters, as Kafka's clients read them."""
         counts = self._counts[:rows]
-        names = pa.concat_arrays(self._names) if self._names else pa.array([], pa.string())
-        values = pa.concat_arrays(self._values) if self._values else pa.array([], pa.binary())
+        names = pa.concat_arrays(self._names) if self._names else pa.nulls(0, pa.string())
+        values = pa.concat_arrays(self._values) if self._values else pa.nulls(0, pa.binary())
         offsets = np.zeros(rows + 1, np.int32)
         np.cumsum(counts, out=offsets[1:])
         validity = np.packbits(counts > 0, bitorder="little")

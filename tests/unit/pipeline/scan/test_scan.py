@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -325,3 +327,13 @@ def test_without_pyarrow_the_package_is_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(PipelineError, match="pyarrow is not installed: pip install pyarrow"):
         tidelog.scan(tmp_path, "t")
+
+
+def test_no_pandas_is_imported(tmp_path: Path) -> None:
+    """It would take each worker of Spark, and each short program, half a second."""
+    data = DataDirectory(tmp_path / "data")
+    write(data.log("orders"), [Record(number, NOW_MS, None, b"v", (("h", b"1"),) * number) for number in range(3)])
+    data.close()
+    code = "import sys, tidelog; rows = tidelog.scan(sys.argv[1], 'orders', columns=sys.argv[2:]).read_all().num_rows\n"
+    code += "sys.exit(f'{rows} rows' if rows != 3 else 'pandas' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code, str(data.path), *NAMES], check=True)
