@@ -13,7 +13,9 @@ import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import org.apache.kafka.common.utils.Exit;
 
 /**
@@ -40,21 +42,24 @@ public final class ToolServer {
         }
     }
 
-    /** A stream of the running tool's bytes. Scala and Log4j keep the streams that they find first, so it stays the same. */
+    /**
+     * A stream of the running tool's bytes. Scala and Log4j keep the streams that they find first, so it stays the same.
+     * Threads that an earlier tool has left print nothing: its clients warn that their broker has gone.
+     */
     private static final class ToolOutput extends OutputStream {
         private final ByteArrayOutputStream printed = new ByteArrayOutputStream();
         private boolean isOpen;
 
         @Override
         public synchronized void write(int one) {
-            if (isOpen) {
+            if (isOpen && !left.contains(Thread.currentThread())) {
                 printed.write(one);
             }
         }
 
         @Override
         public synchronized void write(byte[] bytes, int begin, int length) {
-            if (isOpen) {
+            if (isOpen && !left.contains(Thread.currentThread())) {
                 printed.write(bytes, begin, length);
             }
         }
@@ -73,6 +78,7 @@ public final class ToolServer {
     private static final ToolOutput OUTPUT = new ToolOutput();
     private static final ToolOutput ERRORS = new ToolOutput();
     private static final List<Runnable> HOOKS = new ArrayList<>();
+    private static volatile Set<Thread> left = Set.of();
     private static Integer exitCode;
 
     public static void main(String[] ignored) throws Exception {
@@ -133,6 +139,8 @@ public final class ToolServer {
         String[] arguments = Arrays.copyOfRange(request, 2, request.length);
         System.setIn(new ByteArrayInputStream(request[1].getBytes(StandardCharsets.UTF_8)));
         exitCode = null;
+        left = new HashSet<>(Thread.getAllStackTraces().keySet());
+        left.remove(Thread.currentThread());
         open(true);
         boolean failed = false;
         try {
