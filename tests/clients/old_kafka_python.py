@@ -1,12 +1,13 @@
-"""A program for old releases of kafka-python: reads one request as JSON from standard input, prints the result as JSON.
+"""A program for old releases of kafka-python: answers each line of standard input, JSON, by a line of JSON.
 
-Run by `tests.support.old_clients`, never imported.
+An answer to a request that failed has the key ``error``. Run by `tests.support.old_clients`, never imported.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import traceback
 from base64 import b64decode, b64encode
 from typing import Any
 
@@ -88,6 +89,14 @@ def group(asked: dict[str, Any]) -> dict[str, Any]:
     return {"records": records}
 
 
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """Do what a request asks for; a failure is an answer as well."""
+    try:
+        return {"produce": produce, "consume": consume, "group": group}[asked["mode"]](asked)
+    except Exception:  # noqa: BLE001 - reported by the test that asked
+        return {"error": traceback.format_exc()}
+
+
 if __name__ == "__main__":
-    asked = json.load(sys.stdin)
-    json.dump({"produce": produce, "consume": consume, "group": group}[asked["mode"]](asked), sys.stdout)
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), flush=True)

@@ -116,5 +116,6 @@ def node_server(version: str) -> NodeServer:
 
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     return NodeServer(
-        lambda: java_program(NODE_SERVER, version, log_level="WARN", heap=HEAP), BUILD / "nodes" / f"{version}-{worker}.log"
+        lambda: java_program(NODE_SERVER, version, log_level="WARN", heap=HEAP),
+        BUILD / "nodes" / f"{version}-{worker}.log",
     )

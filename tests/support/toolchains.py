@@ -8,7 +8,6 @@ A program is built again when its sources or its build command change. A build t
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from base64 import b64decode, b64encode
@@ -103,9 +102,7 @@ def _record(fields: Mapping[str, Any]) -> Record:
     return Record(fields["partition"], fields["offset"], fields.get("timestamp", -1), seen)
 
 
-def ask(
-    command: list[str], question: Mapping[str, Any], environment: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def ask(command: list[str], question: Mapping[str, Any]) -> dict[str, Any]:
     """Run a program with one question, and return its answer.
 
     If the program fails, the test fails and shows the end of the program's standard error.
@@ -115,7 +112,6 @@ def ask(
         input=json.dumps(question).encode(),
         capture_output=True,
         timeout=RUN_TIMEOUT_S,
-        env={**os.environ, **(environment or {})},
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
