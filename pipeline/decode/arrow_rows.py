@@ -144,9 +144,10 @@ class ArrowRows:
         return pa.Array.from_buffers(arrow_type, rows, [None, pa.py_buffer(numbers)], 0)
 
     def _constant(self, name: str, rows: int) -> Any:
+        """A column of one value, which batches share: a longer batch makes it at least twice as long."""
         known = self._constants.get(name)
         if known is None or len(known) < rows:
-            count = max(rows, BATCH_ROWS)
+            count = max(rows, 2 * len(known or ()))
             known = _same_text(self._piece.topic, count) if name == "topic" else _same(self._piece.partition, count)
             self._constants[name] = known
         return known[:rows]

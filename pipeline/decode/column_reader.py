@@ -80,10 +80,13 @@ class Block(NamedTuple):
 
 
 class _Buffer:
-    """A buffer that can grow, with PADDING bytes after its capacity, which decoding may read."""
+    """A buffer that can grow, with PADDING bytes after its capacity, which decoding may read.
+
+    Bytes that are not used yet have any value, as after the first use.
+    """
 
     def __init__(self, capacity: int) -> None:
-        self.array = np.zeros(capacity + layout.PADDING, np.uint8)
+        self.array = np.empty(capacity + layout.PADDING, np.uint8)
         self.used = 0
 
     @property
@@ -99,7 +102,7 @@ class _Buffer:
 
     def grow(self, capacity: int) -> None:
         """Make the buffer larger; its used bytes stay."""
-        array = np.zeros(capacity + layout.PADDING, np.uint8)
+        array = np.empty(capacity + layout.PADDING, np.uint8)
         array[: self.used] = self.array[: self.used]
         self.array = array
 
