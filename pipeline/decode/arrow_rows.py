@@ -144,7 +144,7 @@ class ArrowRows:
         return pa.Array.from_buffers(arrow_type, rows, [None, pa.py_buffer(numbers)], 0)
 
     def _constant(self, name: str, rows: int) -> Any:
-        """A column of one value, which batches share: a longer batch makes it at least twice as long."""
+        """Return a column of one value, which batches share: a longer batch makes it at least twice as long."""
         known = self._constants.get(name)
         if known is None or len(known) < rows:
             count = max(rows, 2 * len(known or ()))

@@ -111,12 +111,12 @@ def topic() -> list[VersionedRecord]:
 def ends(life: Life, kind: str) -> list[Life]:
     """Run a life; return it as it would have ended at each of its calls, which is what one run for each call gives."""
     disk = life.disk
-    end = {
-        "killed": disk.page_cache,  # it outlives the process
-        "powerless": disk.image,
-        "torn": lambda: disk.image(torn=True),
-        "torn, names kept": lambda: disk.image(torn=True, keep_names=True),
-    }[kind]
+
+    def end() -> DiskImage:
+        if kind == "killed":  # the page cache outlives the process
+            return disk.page_cache()
+        return disk.image(torn="torn" in kind, keep_names="names" in kind)
+
     return disk.at_each_call(lambda: life.run(STEPS), lambda: life.ended(end()))
 
 

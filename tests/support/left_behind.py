@@ -42,7 +42,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Note the state of the process before a unit test and its fixtures, unless the unit test before it noted it."""
     if item.nodeid.startswith("tests/unit/"):
-        item.stash[_STATE] = item.config.stash.get(_STATE, None) or process_state()
+        item.stash[_STATE] = item.config.stash.get(_STATE, {}) or process_state()
     item.config.stash[_STATE] = {}
 
 
