@@ -1,4 +1,11 @@
+from http.server import BaseHTTPRequestHandler
 from socketserver import BaseServer
+from typing import Any
+
+class MotoRequestHandler(BaseHTTPRequestHandler):
+    server: Any
+    environ: dict[str, Any]
+    def make_environ(self) -> dict[str, Any]: ...
 
 class ThreadedMotoServer:
     _server: BaseServer | None
