@@ -180,6 +180,7 @@ class Lives:
     """The own broker: its processes, one after the other, and the failures and changes of its directories."""
 
     def __init__(self, root: Path, seed: int) -> None:
+        gc.collect()  # of an earlier life: frozen garbage would keep its files open
         gc.freeze()  # each start collects garbage, and would traverse all older objects
         self.random = random.Random(seed)
         self.disk = FailedDirectories()
@@ -213,7 +214,6 @@ class Lives:
         """End the last process."""
         self.stop(is_clean=True)
         self.loop.close()
-        gc.unfreeze()
 
     # ---- the process
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import pytest
 
 from tests.support.collected import THRESHOLDS, no_garbage_collection, pytest_collection
+
+TESTS = Path(__file__).resolve().parents[1]
 
 
 def test_the_collector_is_off_only_during_the_collection() -> None:
@@ -22,6 +25,12 @@ def test_the_collector_is_on_after_an_error() -> None:
     with pytest.raises(KeyError), no_garbage_collection():
         raise KeyError
     assert gc.isenabled()
+
+
+def test_no_test_unfreezes_them() -> None:
+    """``gc`` unfreezes all objects or none: later collections of the process would traverse all collected tests."""
+    word = ".".join(["gc", "unfreeze"])
+    assert [path for path in TESTS.rglob("*.py") if word in path.read_text()] == []
 
 
 def test_collected_objects_are_frozen() -> None:
