@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.refused_batches import ProducerInPartition
 from tidelog.broker.coordinator.transaction.state import PartitionKey
 from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.protocol.errors import (
@@ -46,15 +47,42 @@ def check_transactional_batch(
 ) -> Deferred[None]:
     """Check that the partition is in the transaction of this batch's producer; in transactions v2, add the partition.
     The Deferred completes when the record that adds the partition is committed. If the record cannot be committed, the
-    Deferred fails with NotEnoughReplicasError.
+    Deferred fails with NotEnoughReplicasError. In transactions v2 a batch is refused as long as an earlier one of the
+    producer is refused (`RefusedBatches`).
 
     Raises InvalidRequestError for an empty id, InvalidTxnStateError, TransactionAbortableError,
-    InvalidProducerEpochError, InvalidProducerIdMappingError, ConcurrentTransactionsError, NotLeaderOrFollowerError, or
-    NotEnoughReplicasError if the client should try again.
+    InvalidProducerEpochError, InvalidProducerIdMappingError, ConcurrentTransactionsError, NotLeaderOrFollowerError,
+    OutOfOrderSequenceNumberError, or NotEnoughReplicasError if the client should try again.
     """
     batch = RecordBatch(records)
     if not batch.is_transactional:
         return deferred_value(None)
+    if version < FIRST_VERSION_THAT_ADDS:
+        return _check_producer(broker, version, transactional_id, partition, batch)
+    refused = coordinators_of(broker).transactions.refused_batches
+    producer, sequence = ProducerInPartition(*partition, batch.producer_id, batch.producer_epoch), batch.base_sequence
+    refused.check(producer, sequence)
+    try:
+        checked = _check_producer(broker, version, transactional_id, partition, batch)
+    except (ConcurrentTransactionsError, NotEnoughReplicasError):  # the producer repeats the batch
+        refused.note(producer, sequence)
+        raise
+
+    def settle(checked: Deferred[None]) -> None:
+        if checked.has_value:
+            refused.forget(producer)
+        else:
+            refused.note(producer, sequence)
+
+    checked.on_done(settle)
+    return checked
+
+
+def _check_producer(
+    broker: Broker, version: int, transactional_id: str, partition: PartitionKey, batch: RecordBatch
+) -> Deferred[None]:
+    """Ask the coordinator, on this broker or another one, about a batch. Completes, fails and raises as
+    ``check_transactional_batch``."""
     transactions = coordinators_of(broker).transactions
     producer = (batch.producer_id, batch.producer_epoch)
     try:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from tidelog.broker.coordinator.refused_batches import RefusedBatches
 from tidelog.broker.coordinator.runtime.result import TimerResult
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
 from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch, TransactionShard
@@ -87,6 +88,8 @@ class TransactionCoordinator:
         self.runtime = runtime
         self._markers = markers
         self._config = config
+        self.refused_batches = RefusedBatches()
+        """Batches of Produce requests that wait until an earlier one is accepted."""
 
     # -- requests -----------------------------------------------------------------------------------------------
 

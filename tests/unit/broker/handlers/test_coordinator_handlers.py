@@ -36,6 +36,7 @@ from tidelog.protocol.errors import (
     NonEmptyGroupError,
     NotEnoughReplicasError,
     OperationNotAttemptedError,
+    OutOfOrderSequenceNumberError,
     ProducerFencedError,
     TransactionAbortableError,
     TransactionalIdNotFoundError,
@@ -587,8 +588,10 @@ def test_a_bad_pattern_of_transactional_ids_is_refused() -> None:
 # -- produce --------------------------------------------------------------------------------------------------------
 
 
-def transactional(producer: tuple[int, int], *, is_transactional: bool = True) -> memoryview:
-    options = BatchOptions(producer_id=producer[0], producer_epoch=producer[1], is_transactional=is_transactional)
+def transactional(producer: tuple[int, int], *, is_transactional: bool = True, sequence: int = 0) -> memoryview:
+    options = BatchOptions(
+        producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, is_transactional=is_transactional
+    )
     return memoryview(build_batch([Record(0, 0, None, b"v")], options))
 
 
@@ -598,6 +601,21 @@ def test_produce_v12_adds_the_partition() -> None:
     check_transactional_batch(world.broker, 12, "x", ("t", 3), transactional(producer))
     assert world.transactions.transaction().partitions == {("t", 3)}
     assert world.transactions.transaction().client_version == 2
+
+
+def test_a_batch_does_not_overtake_a_refused_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that does not know the producer would take it, and then refuse the earlier one for good."""
+    world = World()
+    producer = world.transactions.init()
+    add = Mock(side_effect=[ConcurrentTransactionsError(), deferred_value(None), deferred_value(None)])
+    monkeypatch.setattr(world.transactions.coordinator, "add_partitions", add)
+    with pytest.raises(ConcurrentTransactionsError):
+        check_transactional_batch(world.broker, 12, "x", ("t", 3), transactional(producer))
+    for sequence in (1, 5):
+        with pytest.raises(OutOfOrderSequenceNumberError):
+            check_transactional_batch(world.broker, 12, "x", ("t", 3), transactional(producer, sequence=sequence))
+    for sequence in (0, 1):
+        check_transactional_batch(world.broker, 12, "x", ("t", 3), transactional(producer, sequence=sequence))
 
 
 @pytest.mark.parametrize(("version", "error"), [(10, InvalidTxnStateError), (11, TransactionAbortableError)])
@@ -634,7 +652,9 @@ def test_coordinator_errors_are_converted_to_those_of_produce(
     def refuse(*_: Any) -> None:
         raise raised
 
-    refusing = SimpleNamespace(add_partitions=refuse, verify_partition=refuse)
+    refusing = SimpleNamespace(
+        add_partitions=refuse, verify_partition=refuse, refused_batches=world.transactions.coordinator.refused_batches
+    )
     world.broker.services.coordinators.get().transactions = refusing
     with pytest.raises(expected):
         check_transactional_batch(world.broker, version, "x", ("t", 3), transactional((1, 0)))
