@@ -7,37 +7,22 @@ the tests. It is killed when that process ends.
 
 from __future__ import annotations
 
-import atexit
 import select
 import struct
 import subprocess
-import threading
 import time
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from tests.support.jvm import TOOL_SERVER, java_program
 from tests.support.kafka_jars import KAFKA_4
+from tests.support.lasting_jvm import LastingJvm
 
 _INT = struct.Struct(">i")
 
 
-class ToolServer:
-    """A JVM that runs programs, started by the first one. ``make_command`` returns its command line."""
-
-    def __init__(self, make_command: Callable[[], list[str]]) -> None:
-        self._make_command = make_command
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        atexit.register(self.kill)
-
-    def kill(self) -> None:
-        """Kill the JVM; the next tool starts another one."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+class ToolServer(LastingJvm):
+    """A JVM that runs programs, one after the other."""
 
     def run(
         self, tool: str, arguments: list[str], stdin: str | None, timeout_s: float
@@ -49,9 +34,9 @@ class ToolServer:
         """
         texts = [text.encode() for text in (tool, stdin or "", *arguments)]
         request = _INT.pack(len(texts)) + b"".join(_INT.pack(len(text)) + text for text in texts)
-        with self._lock:
+        with self.lock:
             try:
-                process = self._running()
+                process = self.running()
                 code, output, errors = self._answer(process, request, time.monotonic() + timeout_s)
             except TimeoutError:
                 self.kill()
@@ -60,14 +45,6 @@ class ToolServer:
                 self.kill()
                 raise
         return subprocess.CompletedProcess([tool, *arguments], code, output, errors)
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        """Return the JVM; the first time, or after a kill, compile the server if needed, and start it."""
-        if self._process is None:
-            self._process = subprocess.Popen(
-                self._make_command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-            )
-        return self._process
 
     def _answer(self, process: subprocess.Popen[bytes], request: bytes, deadline: float) -> tuple[int, str, str]:
         """Send a request; return exit code, standard output and standard error. Raises TimeoutError, EOFError,

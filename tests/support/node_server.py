@@ -7,11 +7,9 @@ in each process of the tests; it is killed when that process ends.
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from functools import cache
@@ -20,38 +18,28 @@ from typing import IO
 
 from benchmarks.rivals.kafka_jars import BUILD
 from tests.support.jvm import NODE_SERVER, java_program
+from tests.support.lasting_jvm import LastingJvm
 
 HEAP = ("-Xmx2G",)
 """The log cleaner of each node has a buffer of 128 MiB."""
-RUNNING, STOPPED, FAILED = "running", "stopped", "failed"
+STOPPED, FAILED = "stopped", "failed"
 POLL_S = 0.02
 
 
-class NodeServer:
-    """A JVM that runs nodes, started by the first one. ``make_command`` returns its command line."""
+class NodeServer(LastingJvm):
+    """A JVM that runs nodes. ``log_path`` is the file for its standard error: what all its nodes log."""
 
     def __init__(self, make_command: Callable[[], list[str]], log_path: Path) -> None:
-        self._make_command = make_command
+        super().__init__(make_command, log_path)
         self.log_path = log_path
-        """Standard error of the JVM: what all its nodes log."""
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        atexit.register(self.kill)
-
-    def kill(self) -> None:
-        """Kill the JVM and all its nodes; the next node starts another one."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
 
     def ask(self, verb: str, properties: Path) -> str:
         """Send a request about the node with this file server.properties, and return its state. Any thread.
 
         Raises EOFError or BrokenPipeError if the JVM has ended.
         """
-        with self._lock:
-            process = self._running()
+        with self.lock:
+            process = self.running()
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(f"{verb} {properties}\n".encode())
@@ -60,16 +48,6 @@ class NodeServer:
         if not state:
             raise EOFError(f"the JVM of the nodes ended; see {self.log_path}")
         return state
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        """Return the JVM; the first time, or after a kill, compile the server if needed, and start it."""
-        if self._process is None:
-            self.log_path.parent.mkdir(parents=True, exist_ok=True)
-            with self.log_path.open("wb") as log:
-                self._process = subprocess.Popen(
-                    self._make_command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-                )
-        return self._process
 
 
 class NodeThread:

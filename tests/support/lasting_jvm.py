@@ -1,0 +1,43 @@
+"""A JVM that stays until the process of the tests ends, and takes requests on its standard input."""
+
+from __future__ import annotations
+
+import atexit
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+
+class LastingJvm:
+    """A JVM that is started when it is first needed. ``make_command`` returns its command line.
+
+    ``log_path`` is the file for its standard error; None for that of this process. ``lock`` must be held for a request
+    and its response.
+    """
+
+    def __init__(self, make_command: Callable[[], list[str]], log_path: Path | None = None) -> None:
+        self._make_command = make_command
+        self._log_path = log_path
+        self.lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.kill)
+
+    def kill(self) -> None:
+        """Kill the JVM; the next request starts another one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def running(self) -> subprocess.Popen[bytes]:
+        """Return the JVM; the first time, or after a kill, compile its program if needed, and start it."""
+        if self._process is None:
+            if self._log_path is not None:
+                self._log_path.parent.mkdir(parents=True, exist_ok=True)
+            with nullcontext() if self._log_path is None else self._log_path.open("wb") as log:
+                self._process = subprocess.Popen(
+                    self._make_command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0
+                )
+        return self._process
