@@ -211,8 +211,12 @@ def leader_changes(controller: KraftNode) -> Iterator[tuple[float, PartitionChan
                 yield record.timestamp / 1000, change
 
 
-def create_topics(bootstrap: str) -> None:
-    """Create topics with a replica on each broker."""
+def create_topics(brokers: Sequence[KraftNode]) -> None:
+    """Create topics with a replica on each broker, and wait until all brokers know them.
+
+    A consumer of the new protocol that is assigned a topic which its broker does not know yet may never read it.
+    """
+    bootstrap = ",".join(node.bootstrap for node in brokers)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     config = {"min.insync.replicas": "2"}
     topics = [
@@ -221,13 +225,15 @@ def create_topics(bootstrap: str) -> None:
     ]
     for created in admin.create_topics(topics).values():
         created.result()
+    for node in brokers:
+        wait_until(lambda node=node: not under_replicated(node), f"topics on {node.name}", WAIT_S)  # type: ignore[misc]
 
 
 def test_clients_continue_while_a_cluster_moves_broker_by_broker_and_back(
     controller: KraftNode, brokers: list[KraftNode]
 ) -> None:
     bootstrap = ",".join(node.bootstrap for node in brokers)
-    create_topics(bootstrap)
+    create_topics(brokers)
     members = [TakenOver(node, SETTINGS) for node in brokers]
     running: list[Node] = list(brokers)
     try:
@@ -238,6 +244,7 @@ def test_clients_continue_while_a_cluster_moves_broker_by_broker_and_back(
             Pairs(bootstrap) as pairs,
         ):
             writer.wait_for(100)
+            wait_until(lambda: bool(old.values and new.values), "both readers read", WAIT_S)
             move(running, members, writer, pairs)
             lose_leader(running, writer, pairs)
             move(running, brokers, writer, pairs)

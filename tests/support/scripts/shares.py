@@ -377,7 +377,7 @@ def committed(broker: Broker, version: int) -> None:
     member(broker, name, name)
     reader = Reader(broker, name, name)
     reader.fetch(version, quiet=True, max_records=0)
-    reader.fetch(version)
+    reader.fetch(version, max_wait_ms=10_000)  # a busy Kafka has needed more than WAIT_MS to load and read
     reader.fetch(version)
 
 

@@ -99,6 +99,7 @@ class ShareMembers:
         """
         waits: list[Deferred[None]] = []
         for partition in sorted(partitions):
+            yield None  # before the first one, which may create the internal topic: the heartbeat's own turn ends here
             if self._metadata.topic_by_id(topic_id) is None:
                 return waits
             group = self._runtime.shard_for(group_id).groups.get(group_id)
@@ -106,7 +107,6 @@ class ShareMembers:
             if known is None or partition not in known.partitions:
                 key = StateKey(group_id, topic_id, partition)
                 waits.append(self._share.initialize(key, UNINITIALIZED_OFFSET, epoch))
-            yield None
         return waits
 
     def describe(self, group_id: str, topic_names: Mapping[bytes, str], *, operations: bool) -> DescribedGroup:
