@@ -3,12 +3,14 @@
 A family is a group of tests by the beginning of their path (`FIRST`). A module stays on one worker, because its tests
 share fixtures. All modules of `LANE` stay on one worker: they share a Spark session, which takes ten seconds to start
 and becomes faster with each query. The modules of `LONGEST` are first, then families whose tests wait for other
-processes. The thousands of short unit tests are last, so that no worker has a long test alone at the end. One worker
-takes tests from the end of this order: unit tests never wait, and use the processors while the other workers wait.
+processes, then the long modules of the other families. Short modules are last, so that no worker has a long one alone
+at the end. One worker takes tests from the end of this order: unit tests never wait, and use the processors while the
+other workers wait.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -32,12 +34,33 @@ LONGEST = (
     "tests/faults/test_power_loss.py",
 )
 """Modules of more than half a minute, by the table that CI prints; first those that wait for other processes."""
+LONG = (
+    "tests/faults/test_request_work.py",
+    "tests/faults/test_full_disk.py",
+    "tests/simulation/test_schedules.py",
+    "tests/unit/pipeline/jobs/test_delta_store.py",
+    "tests/faults/test_transaction_kills.py",
+    "tests/faults/test_follow_kills.py",
+    "tests/faults/test_cleaner_kill.py",
+    "tests/faults/test_adoption_crashes.py",
+    "tests/faults/test_deletion_interleavings.py",
+    "tests/faults/test_data_bystander.py",
+    "tests/faults/test_group_storm.py",
+    "tests/faults/test_broker_disk_errors.py",
+    "tests/faults/test_export_readers.py",
+    "tests/faults/test_long_requests.py",
+    "tests/fuzz/test_messages_fuzz.py",
+    "tests/unit/test_tidy.py",
+    "tests/unit/pipeline/jobs/test_damaged_tables.py",
+)
+"""Modules of more than fifteen seconds in the families that come last."""
 FIRST = (
     LANE,
     *LONGEST,
     "tests/cluster_faults/",
     "tests/clients/",
     "tests/contract/",
+    *LONG,
     "tests/faults/",
     "tests/fuzz/",
     "tests/simulation/",
@@ -54,13 +77,35 @@ class FamilyScheduling(LoadFileScheduling):  # type: ignore[misc]
         super().__init__(config, log)
         config.option.loadscopereorder = False  # else modules with most tests come first, one long test last
 
+    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+        """Store the tests that a worker has collected, so that each is found at once."""
+        super().add_node_collection(node, collection)
+        if node in self.registered_collections:
+            self.registered_collections[node] = Collection(collection)
+
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
 
     def _assign_work_unit(self, node: Any) -> None:
+        """Give a worker its next module, and forget those that it has finished: all are counted after each test."""
+        assigned = self.assigned_work[node]
+        for scope in [scope for scope, tests in assigned.items() if all(tests.values())]:
+            del assigned[scope]
         if self.numnodes >= WORKERS_FOR_BOTH_ENDS and node is self.nodes[-1]:
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)
+
+
+class Collection(list[str]):
+    """The tests of a worker in their order, and the place of each: a list would be searched for each test of a run."""
+
+    def __init__(self, nodeids: Sequence[str]) -> None:
+        super().__init__(nodeids)
+        self._places = {nodeid: place for place, nodeid in enumerate(nodeids)}
+
+    def index(self, nodeid: str) -> int:  # type: ignore[override]
+        """Return the place of a test; raise KeyError if there is none."""
+        return self._places[nodeid]
 
 
 def scope_of(nodeid: str) -> str:

@@ -19,6 +19,8 @@ MAX_CPU_S = 1.0
 """CPU seconds of a unit test without its fixtures; tests that take longer are listed."""
 MODULES_NAMED = 40
 """Rows of the table of modules."""
+UNSENT = "unsent_s"
+"""Property of a report: CPU and wall seconds of phases before it whose reports a worker did not send."""
 _PROPERTY = "cpu_s"
 _READ = pytest.StashKey[float]()
 """CPU time at the end of the last phase."""
@@ -73,15 +75,20 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     return (yield from _note_phase(item))
 
 
-def _cost_of(report: pytest.TestReport) -> float:
+def cost_of_phase(properties: Iterable[tuple[str, object]]) -> float:
     """Return the CPU time of a report's phase: the last value, because earlier phases noted theirs, too."""
-    return float(dict(report.user_properties).get(_PROPERTY, 0))  # type: ignore[arg-type]
+    return float(dict(properties).get(_PROPERTY, 0))  # type: ignore[arg-type]
+
+
+def _unsent(report: pytest.TestReport) -> tuple[float, float]:
+    """Return the CPU and wall seconds of phases before a report's whose reports a worker did not send."""
+    return dict(report.user_properties).get(UNSENT, (0.0, 0.0))  # type: ignore[return-value]
 
 
 def long_unit_tests(reports: Iterable[object]) -> list[tuple[float, str]]:
     """List unit tests over MAX_CPU_S among the reports of a run, longest first."""
     calls = (report for report in reports if isinstance(report, pytest.TestReport) and report.when == "call")
-    costs = [(_cost_of(report), report.nodeid) for report in calls]
+    costs = [(cost_of_phase(report.user_properties), report.nodeid) for report in calls]
     return sorted((cost for cost in costs if cost[0] > MAX_CPU_S and "tests/unit/" in cost[1]), reverse=True)
 
 
@@ -93,8 +100,9 @@ def module_costs(reports: Iterable[object]) -> list[ModuleCost]:
     for phase in phases:
         name = phase.nodeid.partition("::")[0]
         cpu_s, wall_s, end_s, _ = costs.get(name, ModuleCost(0, 0, 0, name))
-        end_s = max(end_s, phase.stop - begin)
-        costs[name] = ModuleCost(cpu_s + _cost_of(phase), wall_s + phase.duration, end_s, name)
+        more_cpu_s, more_wall_s = _unsent(phase)
+        cpu_s += cost_of_phase(phase.user_properties) + more_cpu_s
+        costs[name] = ModuleCost(cpu_s, wall_s + phase.duration + more_wall_s, max(end_s, phase.stop - begin), name)
     return sorted(costs.values(), reverse=True)
 
 

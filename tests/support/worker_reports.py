@@ -1,0 +1,53 @@
+"""Messages that a worker of pytest-xdist need not send: half of the time that a short test takes in such a worker.
+
+A worker tells the process that prints when a test begins and ends, and sends a report of its setup, call and teardown.
+The begin and the end are printed by no run with several workers. Reports of a setup or teardown that passed in
+`SHORT_S` are in no list of durations. Their cost is added to the next report that is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.unit_cost import UNSENT, cost_of_phase
+
+SHORT_S = 0.005
+"""The default of ``--durations-min``: shorter phases are not listed."""
+_UNUSED = ("logstart", "logfinish")
+
+
+class FewerMessages:
+    """The sender of a worker's messages, which leaves out those that are not used."""
+
+    def __init__(self, send: Any) -> None:
+        self._send = send
+        self._cpu_s = self._wall_s = 0.0
+
+    def __call__(self, name: str, **kwargs: Any) -> None:
+        """Send a message, unless it is one that is not used."""
+        if name in _UNUSED:
+            return
+        if name == "testreport":
+            report = kwargs["data"]
+            if is_unused(report):
+                self._cpu_s += cost_of_phase(report["user_properties"])
+                self._wall_s += report["duration"]
+                return
+            report["user_properties"].append((UNSENT, (self._cpu_s, self._wall_s)))
+            self._cpu_s = self._wall_s = 0.0
+        self._send(name, **kwargs)
+
+
+def is_unused(report: dict[str, Any]) -> bool:
+    """Return whether a report, as it is sent, is of a short setup or teardown that passed."""
+    return bool(report["when"] != "call" and report["outcome"] == "passed" and report["duration"] < SHORT_S)
+
+
+def send_fewer(config: pytest.Config) -> None:
+    """Replace the sender of a worker; other processes have none."""
+    plugins = config.pluginmanager.get_plugins()
+    worker: Any = next((plugin for plugin in plugins if type(plugin).__name__ == "WorkerInteractor"), None)
+    if worker is not None:
+        worker.sendevent = FewerMessages(worker.sendevent)
