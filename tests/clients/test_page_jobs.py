@@ -18,9 +18,9 @@ from benchmarks.rivals.process import free_port
 from tests.support.broker import TidelogProcess
 from tests.support.examples import Example, read_examples
 from tests.support.page_shell import PageShell
+from tests.support.requirements import require_packages
 
-for package in ("pyiceberg", "deltalake", "pandas"):
-    pytest.importorskip(package)
+require_packages("pyiceberg", "deltalake", "pandas")
 
 WAIT_S = 60
 SCHEMA = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}

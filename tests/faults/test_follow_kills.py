@@ -22,7 +22,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("moto")
 pytest.importorskip("pyiceberg")
 pytest.importorskip("deltalake")
 
@@ -37,9 +36,12 @@ from benchmarks.topics import Topics
 from tests.support.broker import TidelogProcess
 from tests.support.moto_store import BUCKET, ENVIRONMENT, MotoServer
 from tests.support.pipelines import NOW_MS
+from tests.support.requirements import require_packages
 from tidelog.pipeline.errors import RemoteError
 from tidelog.pipeline.files.delta_address import DeltaAddress
 from tidelog.pipeline.job_errors import JobError
+
+require_packages("moto")
 
 LIMIT_S = 240
 """No step of the export or of the reader takes so long, on a busy machine too; how many steps a fault takes has no

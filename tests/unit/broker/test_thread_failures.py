@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,13 @@ ERRORS = [
     KafkaStorageError(),
     NOT_STARTED,
 ]
-LONG_BATCH = bytes(
-    batch(*(b"%0100d" % number for number in range(12_000)), options=BatchOptions(compression=CompressionType.GZIP))
-)
-"""Records that a thread validates, and converts for a client of an old version."""
+
+
+@cache
+def long_batch() -> bytes:
+    """Build records that a thread validates, and converts for a client of an old version."""
+    values = (b"%0100d" % number for number in range(12_000))
+    return bytes(batch(*values, options=BatchOptions(compression=CompressionType.GZIP)))
 
 
 class FailingThreads:
@@ -115,7 +119,7 @@ def configure(data: DataBroker, name: str) -> Message:
 
 def produce(data: DataBroker, name: str, **configs: str) -> Message:
     create_topic(data, name, 1, configs=configs)
-    part = PartitionProduceData(index=0, records=memoryview(bytearray(LONG_BATCH)))
+    part = PartitionProduceData(index=0, records=memoryview(bytearray(long_batch())))
     return ProduceRequest(
         acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=name, partition_data=[part, part])]
     )
@@ -127,7 +131,7 @@ def produce_durably(data: DataBroker, name: str) -> Message:
 
 def fetch(data: DataBroker, name: str) -> Message:
     create_topic(data, name, 1)
-    data.replica_manager.partition(name, 0).append_records(memoryview(bytearray(LONG_BATCH)))
+    data.replica_manager.partition(name, 0).append_records(memoryview(bytearray(long_batch())))
     part = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     return FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=name, partitions=[part])])
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("moto")
 pytest.importorskip("pyarrow")
 
 from pyarrow.fs import LocalFileSystem, copy_files
 
 from tests.support.moto_store import BUCKET, ENVIRONMENT, MotoStore, moto_store
 from tests.support.pipelines import DataDirectory, end_transaction, fill
+from tests.support.requirements import require_packages
 from tidelog.log.files.checkpoints import (
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
@@ -34,6 +34,8 @@ from tidelog.pipeline.jobs.reports.audit_report import findings
 from tidelog.pipeline.jobs.source import LogSource
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan
+
+require_packages("moto")
 
 FILES = (PARTITION_METADATA_FILE, LEADER_EPOCH_FILE, "*.snapshot", "*.index", "*.timeindex", "*.txnindex")
 LACKS = [(), *((name,) for name in FILES), FILES]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,7 +12,6 @@ pytest.importorskip("polars")
 pytest.importorskip("duckdb")
 
 import duckdb
-import pandas
 import polars
 from deltalake import DeltaTable
 
@@ -20,6 +20,9 @@ from tests.support.pipelines import DataDirectory, fill
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.jobs.exporting.delta import export_to_delta
 from tidelog.pipeline.jobs.iceberg import export_to_iceberg
+
+if TYPE_CHECKING:
+    import pandas
 
 pytestmark = pytest.mark.usefixtures("catalogs")
 
@@ -58,6 +61,8 @@ def of_duckdb(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, str]:
 
 
 def test_other_programs_read_a_folder_of_parquet(data: DataDirectory, tmp_path: Path) -> None:
+    import pandas  # only in the worker that runs this test, not in all that collect it
+
     export(None, ExportRequest(data.source(), str(tmp_path / "table"), file_bytes=1000))
     files = str(tmp_path / "table" / "data" / "*.parquet")
     connection = duckdb.connect()

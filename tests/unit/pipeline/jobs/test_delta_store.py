@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("moto")
 pytest.importorskip("deltalake")
 
 from deltalake import DeltaTable
 
 from tests.support.moto_store import BUCKET, ENVIRONMENT, MotoStore, moto_store
 from tests.support.pipelines import DataDirectory, damage_first_batch, fill, killed_at
+from tests.support.requirements import require_packages
 from tidelog.pipeline.errors import RemoteError, TopicRecreatedError
 from tidelog.pipeline.files.delta_address import DeltaAddress
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError
@@ -25,6 +25,8 @@ from tidelog.pipeline.jobs.exporting import commits, delta
 from tidelog.pipeline.jobs.exporting.areas import StoreArea
 from tidelog.pipeline.jobs.exporting.delta import export_to_delta
 from tidelog.pipeline.jobs.runner import run_tasks
+
+require_packages("moto")
 
 
 @pytest.fixture(scope="module")

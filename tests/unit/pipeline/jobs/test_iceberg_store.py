@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("moto")
-
 from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.support.iceberg import NAME, closed_catalogs, offsets, run, table_of, target_below
 from tests.support.moto_store import BUCKET, MotoStore, moto_store
 from tests.support.pipelines import DataDirectory, damage_first_batch, fill, killed_at
+from tests.support.requirements import require_packages
 from tidelog.pipeline.job_errors import ConflictError
 from tidelog.pipeline.jobs import iceberg as iceberg_job
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.exporting import commits
 from tidelog.pipeline.jobs.iceberg import IcebergTarget
+
+require_packages("moto")
 
 
 @pytest.fixture(scope="module")

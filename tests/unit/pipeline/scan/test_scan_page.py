@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.support.pipelines import NOW_MS, DataDirectory, fill, write
+from tests.support.requirements import require_packages
 from tidelog.protocol.record.record_batch import Record
 
-for package in ("duckdb", "pandas", "polars", "pyarrow"):
-    pytest.importorskip(package)
+require_packages("duckdb", "pandas", "polars", "pyarrow")
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "scan.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pytest
 
 pytest.importorskip("fastavro")
@@ -93,16 +92,22 @@ def run(data: DataDirectory, registry: SchemaRegistry | None, **fields: Any) -> 
     return export(None, request(data, registry, **fields))
 
 
+def dataset(source: Any, schema: pa.Schema | None = None) -> Any:
+    import pyarrow.dataset  # and pandas with it: only in the worker that runs these tests
+
+    return pyarrow.dataset.dataset(source, schema)
+
+
 def rows(data: DataDirectory) -> list[dict[str, Any]]:
     """Read the table's rows by offset, with the columns of its widest file."""
-    files = [ds.dataset(path) for path in sorted((table_at(data) / "data").glob("*.parquet"))]
+    files = [dataset(path) for path in sorted((table_at(data) / "data").glob("*.parquet"))]
     schema = pa.unify_schemas([file.schema for file in files])
-    found: list[dict[str, Any]] = ds.dataset(files, schema).to_table().sort_by("offset").to_pylist()
+    found: list[dict[str, Any]] = dataset(files, schema).to_table().sort_by("offset").to_pylist()
     return found
 
 
 def letters(data: DataDirectory) -> list[tuple[int, str]]:
-    found = ds.dataset(table_at(data) / "dead-letter").to_table().to_pylist()
+    found = dataset(table_at(data) / "dead-letter").to_table().to_pylist()
     return sorted((row["offset"], row["reason"]) for row in found)
 
 

@@ -459,6 +459,7 @@ def test_cached_decisions_of_a_client_are_limited_and_still_logged(
 
 
 MANY = 2_000
+BATCH = batch()
 
 
 @pytest.mark.parametrize(
@@ -468,7 +469,7 @@ MANY = 2_000
             "produce",
             9,
             {"acks": 1, "topic_data": [
-                {"name": f"t{n}", "partition_data": [{"index": 0, "records": batch()}]} for n in range(MANY)]},
+                {"name": f"t{n}", "partition_data": [{"index": 0, "records": BATCH}]} for n in range(MANY)]},
         ),
         ("metadata", 9, {"topics": [{"name": f"t{n}"} for n in range(MANY)], "allow_auto_topic_creation": False}),
         ("list_offsets", 7, {"replica_id": -1, "topics": [{"name": f"t{n}", "partitions": []} for n in range(MANY)]}),

@@ -12,12 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("moto")
-
 import cramjam
 import pyarrow as pa
+import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -27,6 +24,7 @@ from pyarrow.fs import FileSelector, LocalFileSystem
 import tidelog
 from tests.support.moto_store import BUCKET, MotoStore, moto_store
 from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, fill
+from tests.support.requirements import require_packages
 from tests.support.tiered_storage import Encryption, TierWriter, encode_sizes
 from tidelog.pipeline.errors import DataLossError, OptionError, PipelineError
 from tidelog.pipeline.files.remote import forget_listing, remote_path
@@ -43,6 +41,8 @@ from tidelog.pipeline.files.tier.tiered import (
 from tidelog.pipeline.files.tier.view import TIER_ROOT
 from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.record_batch import Record, build_batch
+
+require_packages("moto")
 
 PREFIX = "tier/"
 SEEDS = int(os.environ.get("TIDELOG_TIER_SEEDS", "10"))
