@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tidelog.pipeline.errors import one_line
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.runner import Task, context_of, run_tasks
@@ -142,7 +143,7 @@ def sink_schema(path: str) -> pa.Schema:
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
-        raise BadRequestError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from error
+        raise BadRequestError(f"{path} is not a Parquet file: {one_line(error)}") from error
     fields = [_field(path, field) for field in schema if field.name not in _IGNORED]
     if "value" not in schema.names:
         raise BadRequestError(f"{path} has no column value: expected one of type string or binary")

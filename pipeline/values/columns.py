@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tidelog.pipeline.errors import one_line
 from tidelog.pipeline.job_errors import BadRequestError, JobError
 from tidelog.pipeline.options.columns import NAMES
 from tidelog.pipeline.values.column_bounds import ColumnBounds
@@ -169,8 +170,7 @@ def _array(rows: list[Any], schema: pa.StructType, wrong: dict[int, str]) -> pa.
                 pa.array([row], schema)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 rows[number] = None
-                reason = (str(error) or type(error).__name__).splitlines()[0]
-                wrong[number] = f"it does not fit the columns: {reason}"
+                wrong[number] = f"it does not fit the columns: {one_line(error)}"
         return pa.array(rows, schema)
 
 

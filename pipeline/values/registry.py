@@ -196,8 +196,7 @@ def _asking(settings: Settings, what: str) -> Iterator[SchemaRegistryClient]:
             raise UndecodableError(f"the registry has no {what}") from error
         raise JobError(f"schema registry {_hosts_of(settings)}, {what}: {one_line(error)}") from error
     except _client_errors() as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise JobError(f"schema registry {_hosts_of(settings)}, {what}: {reason}") from error
+        raise JobError(f"schema registry {_hosts_of(settings)}, {what}: {one_line(error)}") from error
 
 
 def _hosts_of(settings: Settings) -> str:

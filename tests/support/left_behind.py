@@ -29,7 +29,7 @@ _NICENESS = pytest.StashKey[int]()
 _STATE = pytest.StashKey[dict[str, object]]()
 """The state before a test; of the configuration, the state after the last test, empty if that was no unit test."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
-_SET_ON_THE_WAY = {"PYTEST_CURRENT_TEST", "OPENBLAS_NUM_THREADS"}
+_SET_ON_THE_WAY = (b"PYTEST_CURRENT_TEST", b"OPENBLAS_NUM_THREADS")
 """Environment variables that may change: pytest sets the first; a broker sets the second before it imports NumPy."""
 
 
@@ -69,12 +69,23 @@ def process_state() -> dict[str, object]:
     return {
         "working directory": os.getcwd(),
         "umask": mask,
-        "environment": {name: text for name, text in os.environ.items() if name not in _SET_ON_THE_WAY},
+        "environment": environment(),
         "garbage collector": (gc.isenabled(), gc.get_threshold()),
         "signal handlers": {number.name: signal.getsignal(number) for number in _SIGNALS},
         "import path": list(sys.path),
         "log levels": log_levels(),
     }
+
+
+def environment() -> dict[bytes, bytes]:
+    """Return the environment variables that tests may not change.
+
+    Of ``os.environ`` its own dictionary, because a copy of the mapping decodes each variable: 60 microseconds a test.
+    """
+    variables: dict[bytes, bytes] = os.environ._data.copy()  # type: ignore[attr-defined]
+    for name in _SET_ON_THE_WAY:
+        variables.pop(name, None)
+    return variables
 
 
 def log_levels() -> dict[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -172,9 +172,25 @@ def _array(field: Field, case: Case, path: tuple[str, ...], count: int, wanted: 
     if isinstance(item, Field):
         item.name = field.name
         return [_value(item, case, number) for number in numbers]
+    first = _struct(item, case, path, count, 0)
     if case.naming is Naming.SAME:
-        return [_struct(item, case, path, count, 0)] * wanted
-    return [_struct(item, case, path, count, number) for number in numbers]
+        return [first] * wanted
+    return [first, *_copies(first, case, range(1, wanted))]
+
+
+def _copies(first: Struct, case: Case, numbers: Iterable[int]) -> Iterator[Struct]:
+    """Yield a copy of an array's first element for each number: its arrays and structs stay the same."""
+    cls = type(first)
+    values = {field.name: getattr(first, field.name) for field in _fields(cls, case.version)}
+    numbered = _numbered_fields(cls, case.version)
+    for number in numbers:
+        yield cls(**values | {field.name: _value(field, case, number) for field in numbered})
+
+
+@lru_cache(maxsize=64)
+def _numbered_fields(cls: type[Struct], version: int) -> tuple[Field, ...]:
+    """Return the fields of a struct whose values may depend on the number of an element."""
+    return tuple(field for field in _fields(cls, version) if field.kind in ("string", "int32"))
 
 
 def _value(field: Field, case: Case, number: int) -> Any:

@@ -30,6 +30,13 @@ NODE_INSTALL = "apt-get install nodejs npm"
 RUST_INSTALL = "curl https://sh.rustup.rs | sh (Rust 1.95 or newer)"
 OLDEST_GO = (1, 21)
 """The first Go that downloads the newer toolchain which a module's ``go.mod`` asks for."""
+Run = Callable[[list[str], Path, float], subprocess.CompletedProcess[str]]
+"""A function that runs a command in a directory, for so many seconds at most."""
+
+
+def run_process(command: list[str], directory: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a command as a process. Raises subprocess.TimeoutExpired."""
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
 def installed(
@@ -39,10 +46,11 @@ def installed(
     *,
     may_be_missing: bool = True,
     timeout_s: float = INSTALL_TIMEOUT_S,
+    run: Run = run_process,
 ) -> Path:
     """Return a directory below ``build/clients`` that ``install``'s command has filled.
 
-    The command runs in that directory, beside copies of ``files``; it runs again only if it or a file changes. If the
+    ``run`` runs the command in that directory, beside copies of ``files``, again only if it or a file changes. If the
     command fails, the test is skipped (in CI it fails), because the command may need a network. With ``may_be_missing``
     false the test fails everywhere.
     """
@@ -56,9 +64,7 @@ def installed(
         marker.unlink(missing_ok=True)
         for file_name, text in sources.items():
             (directory / file_name).write_text(text)
-        done = subprocess.run(
-            install(directory), cwd=directory, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        done = run(install(directory), directory, timeout_s)
         if done.returncode != 0 and may_be_missing:
             missing(f"{name} ({done.stderr.strip()[-500:]})", " ".join(install(directory)))
         assert done.returncode == 0, done.stderr

@@ -116,7 +116,7 @@ def set_handler() -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda: os.environ.update(LEFT="1"), "environment: {} became {'LEFT': '1'}"),
+        (lambda: os.environ.update(LEFT="1"), "environment: {} became {b'LEFT': b'1'}"),
         (lambda: os.chdir("/"), "working directory: .* became /"),
         (set_umask, "umask: .* became 23"),
         (lambda: gc.set_threshold(50_000), "garbage collector: .* became .*50000"),

@@ -27,7 +27,7 @@ from tidelog.protocol.schema.fields import Message, Struct
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
 
-MAX_STATE_BATCHES = 20_000
+MAX_CALL_BATCHES = 20_000
 """Largest number of state batches of one share partition that a request to this coordinator may have. It is twice what
 brokers need to send, one batch for each record in flight (``persister.MAX_STATE_BATCHES_OF_ONE``)."""
 
@@ -66,10 +66,10 @@ def written_of(partition: writing.PartitionData) -> StateUpdate:
 
 
 def _write(coordinator: ShareCoordinator, key: StateKey, asked: writing.PartitionData) -> Deferred[None]:
-    """Write a change by the coordinator in this process. Raises KafkaErrors, also for more than MAX_STATE_BATCHES."""
-    if len(asked.state_batches) > MAX_STATE_BATCHES:
+    """Write a change by the coordinator in this process. Raises KafkaErrors, also for more than MAX_CALL_BATCHES."""
+    if len(asked.state_batches) > MAX_CALL_BATCHES:
         raise InvalidRequestError(
-            f"{len(asked.state_batches)} state batches of one share partition; at most {MAX_STATE_BATCHES} are allowed"
+            f"{len(asked.state_batches)} state batches of one share partition; at most {MAX_CALL_BATCHES} are allowed"
         )
     return coordinator.write(key, written_of(asked))
 

@@ -16,13 +16,14 @@ import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.spi.ToolProvider;
 import org.apache.kafka.common.utils.Exit;
 
 /**
  * Runs Kafka's command-line tools, or other programs, in one JVM, one after the other, as Kafka's own tests do.
  *
  * <p>A request on standard input is the number of its texts and the texts: the tool's class, its standard input, its
- * arguments. A response on standard output is the exit code, and what the tool printed on standard output and on standard
+ * arguments. The class {@code javac} stands for the compiler. A response on standard output is the exit code, and what the tool printed on standard output and on standard
  * error. A number is a 32-bit integer in big-endian order; a text is its length in bytes and its bytes in UTF-8.
  */
 public final class ToolServer {
@@ -75,6 +76,7 @@ public final class ToolServer {
         }
     }
 
+    private static final String COMPILER = "javac";
     private static final ToolOutput OUTPUT = new ToolOutput();
     private static final ToolOutput ERRORS = new ToolOutput();
     private static final List<Runnable> HOOKS = new ArrayList<>();
@@ -144,7 +146,11 @@ public final class ToolServer {
         open(true);
         boolean failed = false;
         try {
-            Class.forName(request[0]).getMethod("main", String[].class).invoke(null, (Object) arguments);
+            if (request[0].equals(COMPILER)) {
+                exitCode = ToolProvider.findFirst(COMPILER).orElseThrow().run(System.out, System.err, arguments);
+            } else {
+                Class.forName(request[0]).getMethod("main", String[].class).invoke(null, (Object) arguments);
+            }
         } catch (InvocationTargetException thrown) {
             if (exitCode == null) {
                 thrown.getCause().printStackTrace();

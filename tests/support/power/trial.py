@@ -112,7 +112,7 @@ class Recorded:
             yield draw(disk, point, chance, loose=self.workload.loose), disk, story
 
     def killed(self, writes: Callable[[Step], bool], limit: int, seed: int) -> Iterator[tuple[Crash, Disk, Story]]:
-        """Yield the disks after a kill of the process just after a step for which ``writes`` is true; at most ``most``
+        """Yield the disks after a kill of the process just after a step for which ``writes`` is true; at most ``limit``
         disks.
         """
         points = [number for number, step in enumerate(self.steps, 1) if step.operation != "N" and writes(step)]

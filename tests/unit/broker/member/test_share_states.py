@@ -17,7 +17,7 @@ from tests.unit.broker.request_world import Counter
 from tests.unit.broker.share.share_world import ShareWorld
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.cluster.quorum import Address
-from tidelog.broker.coordinator.share_state.calls import CALLS, MAX_STATE_BATCHES
+from tidelog.broker.coordinator.share_state.calls import CALLS, MAX_CALL_BATCHES
 from tidelog.broker.coordinator.share_state.persister import FIRST_BACKOFF_MS
 from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, Span
 from tidelog.broker.coordinator.share_state.state import NO_EPOCH, StateKey, StateUpdate
@@ -297,7 +297,7 @@ def test_more_batches_than_a_share_partition_can_have_are_refused(world: ShareWo
     """They are worked on in one step: 50,000 of them held the loop for 41 ms."""
     key = key_of(world)
     batches = [
-        messages.StateBatch(first_offset=n, last_offset=n, delivery_state=2) for n in range(MAX_STATE_BATCHES + 1)
+        messages.StateBatch(first_offset=n, last_offset=n, delivery_state=2) for n in range(MAX_CALL_BATCHES + 1)
     ]
     asked = messages.PartitionData(partition=key.partition, leader_epoch=0, start_offset=0, state_batches=batches)
     topic = messages.WriteStateData(topic_id=key.topic_id, partitions=[asked])
@@ -307,6 +307,6 @@ def test_more_batches_than_a_share_partition_can_have_are_refused(world: ShareWo
         InvalidRequestError.code,
         "20001 state batches of one share partition; at most 20000 are allowed",
     )
-    asked.state_batches = batches[:MAX_STATE_BATCHES]
+    asked.state_batches = batches[:MAX_CALL_BATCHES]
     ((taken,),) = (topic.partitions for topic in serve(world, request).results)
     assert taken.error_message == "Write operation on uninitialized share partition not allowed."
