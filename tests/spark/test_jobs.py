@@ -22,6 +22,7 @@ import pytest
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
 from tests.support.pipelines import DataDirectory, damage_first_batch, fill
+from tests.support.spark import JAVA_OPTIONS
 from tidelog.pipeline.job_errors import BadRequestError, JobError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.backfill import BackfillRequest, backfill
@@ -327,7 +328,12 @@ def test_an_unusable_master_is_bad_input_in_one_line(tmp_path: Path) -> None:
     data = DataDirectory(tmp_path / "data")
     words = ["pipeline", "audit", "--path", str(data.path), "--master", "spark://nowhere"]
     done = subprocess.run(
-        [sys.executable, "-m", "tidelog.cli", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tidelog.cli", *words],
+        cwd=ROOT,
+        env={**os.environ, "SPARK_SUBMIT_OPTS": JAVA_OPTIONS},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2
     assert done.stderr == "tidelog pipeline audit: --master spark://nowhere: Invalid master URL: spark://nowhere\n"

@@ -24,6 +24,8 @@ from tests.support.toolchains import Run, installed, run_process
 QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-XX:ReservedCodeCacheSize=240m")
 """One collector thread, no file of counters, and no optimizing compiler (C2), which only pays in long runs. Without it
 a JVM reserves 48 MB for compiled code: Spark's needs more, and would sweep old code out and compile it again."""
+WITHOUT_ARCHIVE = (*QUICK, "-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote")
+"""The same for JVMs that have no archive of their classes: they do not verify them when they load them."""
 QUICK_JAVAC = tuple(f"-J{option}" for option in QUICK)
 """The same for javac, which then takes 1.7 s of CPU time in place of 2.2."""
 JAVAC = ("-nowarn", "-proc:none")

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from benchmarks.rivals import kafka_jars as jars
 from benchmarks.rivals.process import free_port
+from tests.support.jvm import SMALL_HEAP, WITHOUT_ARCHIVE
 from tests.support.kafka_jars import or_skip
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def object_store(work: Path) -> Iterator[ObjectStore]:
     }
     (work / "s3proxy.conf").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     (archive,) = jar.glob("s3proxy-*.jar")
-    command = [jars.java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-jar", str(archive), "--properties", "s3proxy.conf"]
+    command = [jars.java(), *SMALL_HEAP, *WITHOUT_ARCHIVE, "-jar", str(archive), "--properties", "s3proxy.conf"]
     with (work / "s3proxy.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=work, stdout=log, stderr=log)
     try:

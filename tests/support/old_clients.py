@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.rivals.kafka_jars import JAVA_INSTALL
 from tests.support.java_tools import ToolServer, tool_server
-from tests.support.jvm import QUICK, SMALL_HEAP, TOOL_SERVER, compile_java, compile_together
+from tests.support.jvm import SMALL_HEAP, TOOL_SERVER, WITHOUT_ARCHIVE, compile_java, compile_together
 from tests.support.kafka_jars import KAFKA_4, broker_classpath, client_classpath
 from tests.support.readers import Seen
 from tests.support.requirements import require_tool
@@ -131,4 +131,4 @@ def _server_command(version: str) -> list[str]:
     sources = [PROGRAMS / "java" / source for source in _java_programs(version)]
     programs = compile_together(version, sources, classpath, run_compiler)
     server = compile_java(TOOL_SERVER, KAFKA_4, broker_classpath(KAFKA_4))
-    return [java, *SMALL_HEAP, *QUICK, "-cp", f"{server}:{programs}:{classpath}", TOOL_SERVER.stem]
+    return [java, *SMALL_HEAP, *WITHOUT_ARCHIVE, "-cp", f"{server}:{programs}:{classpath}", TOOL_SERVER.stem]

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.rivals import spark as rival
-from tests.support.jvm import QUICK
+from tests.support.jvm import WITHOUT_ARCHIVE
 from tests.support.kafka_jars import or_skip
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA_OPTIONS = " ".join((*QUICK, "-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"))
+JAVA_OPTIONS = " ".join(WITHOUT_ARCHIVE)
 """Options of Spark's JVMs: no optimizing compiler, as it costs more than it gives if a plan runs only once; and Spark's
 classes are not verified: a session takes 10 s of CPU time in place of 12. An archive of the classes, as Kafka's JVMs
 have one, takes 29 s to write, and saves 5 s in each of the few sessions of a run."""
