@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.pipelines import DataDirectory
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _first_imports() -> None:
+    """Import what takes half a second: pandas, by pyarrow's datasets. Else the first test that needs it would."""
+    if importlib.util.find_spec("pyarrow") is not None:
+        importlib.import_module("pyarrow.dataset")
 
 
 @pytest.fixture

@@ -379,9 +379,10 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=300 * DEPTH)
-@given(st.lists(STEPS, max_size=40))
-def test_spans_agree_with_a_model_that_has_a_state_for_each_offset(steps: list[tuple[Any, ...]]) -> None:
+@pytest.mark.parametrize("part", range(2))
+@settings(max_examples=150 * DEPTH)
+@given(steps=st.lists(STEPS, max_size=40))
+def test_spans_agree_with_a_model_that_has_a_state_for_each_offset(steps: list[tuple[Any, ...]], part: int) -> None:
     partition, model, now = SharePartition(0), Model(), 0.0
     for step in steps:
         if step[0] == "acquire":

@@ -146,9 +146,10 @@ class Run:
 SEEDS = st.tuples(st.integers(0, 20), st.integers(10**12, 2**62)).map(list)
 
 
-@settings(max_examples=80 * DEPTH, deadline=None)
+@pytest.mark.parametrize("part", range(2))
+@settings(max_examples=40 * DEPTH, deadline=None)
 @given(parts=st.lists(batches(), max_size=5), seed=SEEDS)
-def test_engines_agree_on_good_batches(parts: list[bytearray], seed: list[int]) -> None:
+def test_engines_agree_on_good_batches(parts: list[bytearray], seed: list[int], part: int) -> None:
     buffer = buffer_of(parts)
 
     expected = Run(REFERENCE, buffer, seed).result()

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support import build_reference
+from tests.support.depth import DEPTH
 from tests.support.extensions import uncompiled
 from tests.support.records import NOW_MS, record_lists
 from tidelog.pipeline.sink import build
@@ -66,9 +67,12 @@ def sections(builder: ModuleType, columns: RecordColumns, rows: list[int], limit
     return made
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(record_lists(max_size=30), st.integers(1, 2000), st.integers(0, 1 << 32))
-def test_sections_are_those_of_the_reference_and_hold_the_records(records: list[Record], limit: int, seed: int) -> None:
+@pytest.mark.parametrize("part", range(2))
+@settings(max_examples=50 * DEPTH, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(records=record_lists(max_size=30), limit=st.integers(1, 2000), seed=st.integers(0, 1 << 32))
+def test_sections_are_those_of_the_reference_and_hold_the_records(
+    records: list[Record], limit: int, seed: int, part: int
+) -> None:
     order = list(range(len(records)))
     Random(seed).shuffle(order)
     columns = columns_of(records)

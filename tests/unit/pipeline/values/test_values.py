@@ -363,21 +363,28 @@ def test_values_without_a_type_do_not_decide_the_columns(data: DataDirectory) ->
     assert [offset for offset, _ in letters(data)] == [1]
 
 
-def test_values_become_columns_of_iceberg_and_delta_tables(
+def exported_twice(data: DataDirectory, registry: SchemaRegistry, export_once: Callable[[], object]) -> None:
+    """Export a value and one that cannot be read, then a value of a wider schema."""
+    put(data, serialized(registry, avro(), ORDER), b"bad")
+    export_once()
+    put(data, serialized(registry, avro({"name": "price", "type": "double"}), {**ORDER, "price": 2.5}))
+    export_once()
+
+
+def test_values_become_columns_of_iceberg_tables(
     data: DataDirectory, registry: SchemaRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = target_below(tmp_path)
-    delta = request(data, registry, mode="upsert")
     with closed_catalogs(monkeypatch):
-        put(data, serialized(registry, avro(), ORDER), b"bad")
-        for _ in range(2):
-            export_to_iceberg(None, request(data, registry), target)
-            export_to_delta(None, delta)
-            wider = avro({"name": "price", "type": "double"})
-            put(data, serialized(registry, wider, {**ORDER, "price": 2.5}))
+        exported_twice(data, registry, lambda: export_to_iceberg(None, request(data, registry), target))
         found = table_of(target).scan().to_arrow().sort_by("offset").to_pylist()
         assert [(row["id"], row["price"]) for row in found] == [(1, None), (None, None), (1, 2.5)]
         assert table_of(target, NAME + "_dead_letter").scan().to_arrow().column("offset").to_pylist() == [1]
+
+
+def test_values_become_columns_of_delta_tables(data: DataDirectory, registry: SchemaRegistry) -> None:
+    delta = request(data, registry, mode="upsert")
+    exported_twice(data, registry, lambda: export_to_delta(None, delta))
     latest = DeltaTable(str(table_at(data))).to_pyarrow_table().sort_by("offset").to_pylist()
     assert [(row["key"], row["price"]) for row in latest] == [(b"k1", None), (b"k0", 2.5)]
 

@@ -88,9 +88,10 @@ def test_all_coders_agree_on_arbitrary_values(data: st.DataObject) -> None:
             assert join_parts(encoder.encode_frame(message, 77, size)) == expected
 
 
-@settings(max_examples=200 * DEPTH, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@pytest.mark.parametrize("part", range(PARTS))
+@settings(max_examples=200 * DEPTH // PARTS, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
-def test_all_decoders_agree_with_the_oracle_on_damaged_bytes(data: st.DataObject) -> None:
+def test_all_decoders_agree_with_the_oracle_on_damaged_bytes(data: st.DataObject, part: int) -> None:
     cls, version = _message_and_version(data)
     message = arbitrary(cls, version, RandomChoices(data.draw(st.integers(0, 1000))))
     damaged = bytearray(oracle.encode(message, version))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import DEPTH
 from tidelog.broker.coordinator.group.assignors import ASSIGNORS, Assignment, MemberSpec, assign_range, assign_uniform
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
@@ -113,10 +114,12 @@ MEMBERS = st.dictionaries(st.text("mno", min_size=1, max_size=3), SPECS, min_siz
 COUNTS = st.dictionaries(st.sampled_from([A, B, C]), st.integers(1, 9))
 
 
+@pytest.mark.parametrize("part", range(2))
 @pytest.mark.parametrize("name", ASSIGNORS)
+@settings(max_examples=50 * DEPTH)
 @given(members=MEMBERS, counts=COUNTS)
 def test_every_subscribed_partition_has_one_owner_that_subscribes_to_it(
-    name: str, members: dict[str, MemberSpec], counts: dict[bytes, int]
+    name: str, members: dict[str, MemberSpec], counts: dict[bytes, int], part: int
 ) -> None:
     found = ASSIGNORS[name](members, counts)
     assert found.keys() == members.keys()
@@ -126,8 +129,12 @@ def test_every_subscribed_partition_has_one_owner_that_subscribes_to_it(
     assert all(topic in members[member_id].topics for member_id, each in found.items() for topic in each)
 
 
+@pytest.mark.parametrize("part", range(2))
+@settings(max_examples=50 * DEPTH)
 @given(members=MEMBERS, counts=COUNTS)
-def test_uniform_is_even_among_equals_and_settles(members: dict[str, MemberSpec], counts: dict[bytes, int]) -> None:
+def test_uniform_is_even_among_equals_and_settles(
+    members: dict[str, MemberSpec], counts: dict[bytes, int], part: int
+) -> None:
     alike = {member_id: MemberSpec(frozenset(counts), None, each.assigned) for member_id, each in members.items()}
     found = assign_uniform(alike, counts)
     assert sizes(found)[-1] - sizes(found)[0] <= 1

@@ -104,9 +104,10 @@ def test_readers_of_fields_are_those_of_the_check_of_sections(name: str) -> None
     assert sources[0] == sources[1]
 
 
-@given(batches(), st.integers(0, 400))
-@settings(deadline=None)
-def test_chunks_are_walked_alike(chunk: bytes, cut: int) -> None:
+@pytest.mark.parametrize("part", range(2))
+@given(chunk=batches(), cut=st.integers(0, 400))
+@settings(max_examples=50 * DEPTH, deadline=None)
+def test_chunks_are_walked_alike(chunk: bytes, cut: int, part: int) -> None:
     walk_both(chunk)
     walk_both(chunk[: max(0, len(chunk) - cut)])
 

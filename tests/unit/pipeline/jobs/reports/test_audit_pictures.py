@@ -15,6 +15,13 @@ from tidelog.pipeline.jobs.audit import AuditResult, PartitionAudit
 from tidelog.pipeline.jobs.reports.audit_pictures import MAX_MS, MIN_MS, TIME_STEPS, draw, shares, timeline
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _first_import() -> None:
+    """Import matplotlib, which takes half a second: else the first test that draws would."""
+    if importlib.util.find_spec("matplotlib") is not None:
+        importlib.import_module("matplotlib.backends.backend_agg")
+
+
 def segment(base: int, following: int, *gaps: Gap, compacted: int = 0, lost: int = 0) -> SegmentAudit:
     """Build a segment of these offsets; ``compacted`` and ``lost`` count the gaps' offsets, too."""
     return SegmentAudit(
