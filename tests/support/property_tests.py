@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Let Hypothesis read the constants, if a property test was collected."""
     if any(item.get_closest_marker("hypothesis") for item in session.items):
-        _draw()
+        read_constants()
 
 
 # Imported before the project's profile is loaded, so its settings are repeated here.
 @settings(database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers() | st.text()))
-def _draw(values: list[int | str]) -> None:
+def read_constants(values: list[int | str]) -> None:
     """Draw values, so that Hypothesis reads the constants."""
