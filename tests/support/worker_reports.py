@@ -1,7 +1,7 @@
-"""Messages that a worker of pytest-xdist need not send: half of the time that a short test takes in such a worker.
+"""Messages that a worker of pytest-xdist need not send: half a millisecond of each test.
 
 A worker tells the process that prints when a test begins and ends, and sends a report of its setup, call and teardown.
-The begin and the end are printed by no run with several workers. Reports of a setup or teardown that passed in
+The begin and the end are printed with ``--verbose`` alone. Reports of a setup or teardown that passed in
 `SHORT_S` are in no list of durations. Their cost is added to the next report that is sent.
 """
 
@@ -46,7 +46,9 @@ def is_unused(report: dict[str, Any]) -> bool:
 
 
 def send_fewer(config: pytest.Config) -> None:
-    """Replace the sender of a worker; other processes have none."""
+    """Replace the sender of a worker, unless ``--verbose`` is given; other processes have none."""
+    if config.option.verbose > 0:
+        return
     plugins = config.pluginmanager.get_plugins()
     worker: Any = next((plugin for plugin in plugins if type(plugin).__name__ == "WorkerInteractor"), None)
     if worker is not None:
