@@ -242,6 +242,7 @@ def test_the_active_controller_is_killed_and_the_next_one_stopped(quorum: dict[i
         former: KraftNode | None = None
         for stop, name in ((KraftNode.kill, "after-kill"), (KraftNode.terminate, "after-stop")):
             if former is not None:
+                former.choose_jvm(shared=True)
                 former.start()
             former = active_of(quorum, follower)
             stop(former)
@@ -257,7 +258,7 @@ def test_the_only_controller_stops_and_is_killed(tmp_path: Path) -> None:
     """The observer waits, and goes on where it was."""
     ports = ports_of_controllers(1)
     controller, broker = (
-        KraftNode(tmp_path, 1, ports, overrides=LONG_SESSIONS, version=VERSION),
+        KraftNode(tmp_path, 1, ports, overrides=LONG_SESSIONS, version=VERSION, in_shared_jvm=True),
         RegisteredBroker(ports),
     )
     with controller, MetadataFollower(ObserverConfig(addresses(ports))) as follower:
@@ -269,6 +270,7 @@ def test_the_only_controller_stops_and_is_killed(tmp_path: Path) -> None:
             while not follower.observer.last_failure:
                 assert follower.step() is None
             assert not follower.observer.is_caught_up
+            controller.choose_jvm(shared=name == "killed")  # the second of three lives is killed
             controller.start()
             broker.create({name: 1})
             found = follow_until(follower, partial(has_topic, name), f"the topic made after the controller {name}")

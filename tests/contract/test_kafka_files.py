@@ -129,12 +129,13 @@ def kafka_4(
         samples.close()
         copy_tree(kafka.data_directory, directory / "killed")
         put_into_kafka(ours, kafka.data_directory, our_samples.topics)
+        kafka.choose_jvm(shared=True)
         kafka.start()
         served_by_kafka = picture(kafka.bootstrap, our_samples.topics)
         assert picture(kafka.bootstrap, samples.topics) == served, "Kafka itself serves the same after kill -9"
         kafka.terminate()
     finally:
-        kafka.kill()
+        kafka.discard()
     sources = {
         "killed": Source(directory / "killed", served, samples, has_metadata=True),
         "stopped": Source(kafka.data_directory, served, samples, has_metadata=True),

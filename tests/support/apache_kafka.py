@@ -62,11 +62,15 @@ class ApacheKafka(rival.ApacheKafka):
     ) -> None:
         broker_classpath(version)
         super().__init__(directory, overrides, version=version, port=port)
-        self._in_shared_jvm = in_shared_jvm
-        if in_shared_jvm:
-            self.log_path = node_server(version).log_path
+        self._own_log_path = self.log_path
+        self.choose_jvm(shared=in_shared_jvm)
         self.java_options = (*BROKER_HEAP, *broker_options(version))
         self.tool_options = (*SMALL_HEAP, *broker_options(version))
+
+    def choose_jvm(self, *, shared: bool) -> None:
+        """Choose the JVM for the next start of a node that does not run: the shared one, or one of its own."""
+        self._in_shared_jvm = shared
+        self.log_path = node_server(self.version).log_path if shared else self._own_log_path
 
     def start_process(self) -> ChildProcess:
         """Start the node's JVM, or the node in the shared JVM."""
