@@ -18,6 +18,14 @@ def _first_imports() -> None:
         importlib.import_module("pyarrow.dataset")
 
 
+@pytest.fixture(scope="session")
+def imported_matplotlib() -> None:
+    """Import matplotlib, which takes half a second, for modules that draw."""
+    if importlib.util.find_spec("matplotlib") is not None:
+        importlib.import_module("matplotlib.backends.backend_agg")
+        importlib.import_module("matplotlib.dates")
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> DataDirectory:
     return DataDirectory(tmp_path / "data")

@@ -47,6 +47,8 @@ from tidelog.pipeline.plan.log_watch import Partition
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 from tidelog.protocol.record.record_batch import Record
 
+pytestmark = pytest.mark.usefixtures("imported_matplotlib")
+
 COMPACTED = Configuration(overrides={"cleanup.policy": "compact"})
 
 

@@ -14,12 +14,7 @@ from tidelog.pipeline.audit.segment import Gap, SegmentAudit
 from tidelog.pipeline.jobs.audit import AuditResult, PartitionAudit
 from tidelog.pipeline.jobs.reports.audit_pictures import MAX_MS, MIN_MS, TIME_STEPS, draw, shares, timeline
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _first_import() -> None:
-    """Import matplotlib, which takes half a second: else the first test that draws would."""
-    if importlib.util.find_spec("matplotlib") is not None:
-        importlib.import_module("matplotlib.backends.backend_agg")
+pytestmark = pytest.mark.usefixtures("imported_matplotlib")
 
 
 def segment(base: int, following: int, *gaps: Gap, compacted: int = 0, lost: int = 0) -> SegmentAudit:
