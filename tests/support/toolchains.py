@@ -30,6 +30,9 @@ NODE_INSTALL = "apt-get install nodejs npm"
 RUST_INSTALL = "curl https://sh.rustup.rs | sh (Rust 1.95 or newer)"
 OLDEST_GO = (1, 21)
 """The first Go that downloads the newer toolchain which a module's ``go.mod`` asks for."""
+GO_BUILD = ("build", "-buildvcs=false", "-gcflags=all=-N -l -dwarf=false", "-ldflags=-s -w")
+"""Without optimization and debugging information. Go compiles its standard library, too, where its cache is empty: with
+the four clients that takes 63 s of CPU time in place of 100."""
 Run = Callable[[list[str], Path, float], subprocess.CompletedProcess[str]]
 """A function that runs a command in a directory, for so many seconds at most."""
 
@@ -131,7 +134,7 @@ def go_program(name: str) -> list[str]:
     go = _go()
     directory = installed(
         f"go-{name}",
-        lambda target: [go, "build", "-buildvcs=false", "-o", str(target / "client"), "."],
+        lambda target: ["env", "CGO_ENABLED=0", go, *GO_BUILD, "-o", str(target / "client"), "."],
         sorted((PROGRAMS / "go" / name).iterdir()),
     )
     return [str(directory / "client")]
