@@ -30,6 +30,17 @@ SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined",
 #: Digests of the files that the modules in a checkout were built from; tests/conftest.py refuses modules of other
 #: files.
 STAMP = Path("build/extensions.json")
+#: Long modules that mostly call methods of objects, as on the paths of produced and fetched batches: -O3 makes them no
+#: faster (``python -m benchmarks.dispatch``), and takes twice as long to compile. Loops over bytes take 1.3 times the
+#: time with -O2 (``python -m benchmarks.validation``).
+CALLS = {
+    "broker/handlers/fetch.py",
+    "broker/replica/fetching/fetch_cursor.py",
+    "log/files/file_records.py",
+    "log/producer/state.py",
+    "log/segment/segment.py",
+    "log/unified_log.py",
+}
 #: Long modules with a few hot lines: optimized for size, or an idle broker holds 0.25 MB more.
 SMALL = {
     "broker/replica/fetching/fetch_session.py",
@@ -108,8 +119,8 @@ def extension(path):
     if SANITIZED:
         compiled, linked = ["-O1", *SANITIZERS], SANITIZERS
     else:
-        speed = [] if "CFLAGS" in os.environ else ["-Os" if path in SMALL else "-O3"]
-        compiled, linked = [*speed, "-g0"], []
+        speed = "-Os" if path in SMALL else "-O1" if path in CALLS else "-O3"
+        compiled, linked = ["-g0"] if "CFLAGS" in os.environ else [speed, "-g0"], []
     return Extension(name, [source], include_dirs=[HEADERS], extra_compile_args=compiled, extra_link_args=linked)
 
 
