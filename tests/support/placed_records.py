@@ -32,7 +32,7 @@ ENDS = {partition: len(range(partition, COUNT, PARTITIONS)) for partition in ran
 def placed() -> tuple[tuple[int, Seen], ...]:
     """Return each record with its partition, in the order of sending.
 
-    The text of the records is read at the first call, because ``apt-cache`` takes seconds.
+    The text of the records is read at the first call: ``apt-cache`` takes a second.
     """
     records = [*map(record_of, real_lines(LINES)), *ODD]
     return tuple((index % PARTITIONS, record) for index, record in enumerate(records))
