@@ -21,6 +21,8 @@ from tests.support.kafka_scripts import write_scripts
 from tests.support.page_shell import PageShell
 from tests.support.requirements import require_tool
 
+pytestmark = pytest.mark.java
+
 WAIT_S = 60
 DAY_MS = 86_400_000
 
