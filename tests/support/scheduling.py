@@ -6,17 +6,11 @@ and becomes faster with each query. The modules of `LONGEST` are first, then fam
 processes, then the long modules of the other families. Short modules are last, so that no worker has a long one alone
 at the end. One worker takes tests from the end of this order: unit tests never wait, and use the processors while the
 other workers wait.
-
-Modules that drive Kafka's nodes and tools keep to some of the workers, as long as there are others for the rest. Each
-worker has JVMs of its own for them (`tests.support.node_server`, `tests.support.java_tools`), which become faster with
-each use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,10 +66,8 @@ FIRST = (
     "tests/simulation/",
 )
 """The families in the order of a run; all other tests come after these."""
-JAVA = "mark.java"
-"""What the modules that drive Kafka's nodes and tools contain."""
 WORKERS_FOR_BOTH_ENDS = 3
-"""With fewer workers than this all take tests from the beginning of the order, whatever they drive."""
+"""With fewer workers than this all take tests from the beginning of the order."""
 
 
 class FamilyScheduling(LoadFileScheduling):  # type: ignore[misc]
@@ -87,7 +79,6 @@ class FamilyScheduling(LoadFileScheduling):  # type: ignore[misc]
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
         config.option.loadscopereorder = False  # else modules with most tests come first, one long test last
-        self._root = config.rootpath
 
     def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
         """Store the tests that a worker has collected, so that each is found at once."""
@@ -97,7 +88,7 @@ class FamilyScheduling(LoadFileScheduling):  # type: ignore[misc]
 
     def remove_node(self, node: Any) -> str | None:
         """Give what a worker has not run to the others. Return the test that ended the worker, None if none did."""
-        units = self.assigned_work.pop(node)
+        units: dict[str, dict[str, bool]] = self.assigned_work.pop(node)
         crashed = next((nodeid for unit in units.values() for nodeid, is_done in unit.items() if not is_done), None)
         if crashed is not None:
             units[scope_of(crashed)][crashed] = True
@@ -119,17 +110,9 @@ class FamilyScheduling(LoadFileScheduling):  # type: ignore[misc]
         assigned = self.assigned_work[node]
         for scope in [scope for scope, tests in assigned.items() if all(tests.values())]:
             del assigned[scope]
-        if self.numnodes >= WORKERS_FOR_BOTH_ENDS:
-            self.workqueue.move_to_end(self._next_scope(self.nodes.index(node)), last=False)
+        if self.numnodes >= WORKERS_FOR_BOTH_ENDS and node is self.nodes[-1]:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)
-
-    def _next_scope(self, place: int) -> str:
-        """Return the next module for the worker at this place: of its kind if there is one, else the next of all."""
-        scopes = list(self.workqueue)
-        if place == len(self.nodes) - 1:
-            scopes.reverse()
-        is_for_java = 1 <= place <= self.numnodes // 2
-        return next((scope for scope in scopes if drives_java(f"{self._root}/{scope}") == is_for_java), scopes[0])
 
 
 class Collection(list[str]):
@@ -148,13 +131,6 @@ def scope_of(nodeid: str) -> str:
     """Return the module or lane of a test, which stays on one worker."""
     module = nodeid.partition("::")[0]
     return LANE if module.startswith(LANE) and module not in OWN_SPARK else module
-
-
-@cache
-def drives_java(path: str) -> bool:
-    """Return whether the module at this path drives Kafka's nodes or tools; a lane's directory does not."""
-    module = Path(path)
-    return module.is_file() and JAVA in module.read_text(encoding="utf-8")
 
 
 def place_of(nodeid: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,22 +36,17 @@ def workers() -> list[Worker]:
     return [Worker(f"gw{number}") for number in range(3)]
 
 
-def divide(workers: list[Worker], root: Path) -> FamilyScheduling:
-    """Divide the tests among workers that have all collected them."""
+@pytest.fixture
+def scheduling(workers: list[Worker]) -> FamilyScheduling:
+    """A division among three workers that have collected the same tests."""
     option = SimpleNamespace(loadscopereorder=True, maxschedchunk=None, tx=["popen"] * len(workers), px=[], dist="load")
-    config: Any = SimpleNamespace(option=option, rootpath=root, getvalue=lambda name: getattr(option, name))
+    config: Any = SimpleNamespace(option=option, getvalue=lambda name: getattr(option, name))
     division = FamilyScheduling(config)
     for worker in workers:
         division.add_node(worker)
         division.add_node_collection(worker, list(TESTS))
     division.schedule()
     return division
-
-
-@pytest.fixture
-def scheduling(workers: list[Worker], tmp_path: Path) -> FamilyScheduling:
-    """A division among three workers, of modules that drive no Java."""
-    return divide(workers, tmp_path)
 
 
 def test_each_test_runs_once_and_modules_are_whole(scheduling: FamilyScheduling, workers: list[Worker]) -> None:
@@ -84,21 +78,6 @@ def test_modules_whose_tests_have_all_run_are_forgotten(scheduling: FamilySchedu
         scheduling.mark_test_complete(second, place)
     assert [TESTS[place].partition("::")[0] for place in second.told[::4]] == [f"tests/{name}.py" for name in "cdefg"]
     assert set(scheduling.assigned_work[second]) == {"tests/f.py", "tests/g.py"}
-
-
-def test_modules_that_drive_java_keep_to_some_workers(workers: list[Worker], tmp_path: Path) -> None:
-    (tmp_path / "tests").mkdir()
-    for name in "eg":
-        (tmp_path / "tests" / f"{name}.py").write_text("pytestmark = pytest.mark.java\n")
-    scheduling = divide(workers, tmp_path)
-    _, second, last = workers
-    for _ in range(4):
-        scheduling.mark_test_complete(last, last.told.pop(0))
-    assert [TESTS[place].partition("::")[0] for place in second.told[::4]] == ["tests/e.py"]
-    for place in second.told:  # it grows
-        scheduling.mark_test_complete(second, place)
-    assert [TESTS[place].partition("::")[0] for place in second.told[::4]][:3] == [f"tests/{name}.py" for name in "egc"]
-    assert [TESTS[place].partition("::")[0] for place in last.told[::4]] == ["tests/f.py"]
 
 
 def test_a_test_that_ends_its_worker_does_not_run_again(scheduling: FamilyScheduling, workers: list[Worker]) -> None:
