@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Self
 
 from benchmarks.rivals.apache_kafka import CLUSTER_ID
-from benchmarks.rivals.process import BrokerProcess, free_port
+from benchmarks.rivals.process import BrokerProcess, ChildProcess, free_port
 from benchmarks.rivals.tidelog_broker import read_ready_line
+from tests.support.forked_process import start_or_fork
 from tests.support.kraft_node import HOST, KraftNode
 from tidelog.cli import main
 
@@ -73,6 +74,10 @@ class MemberNode(BrokerProcess):
 
     def environment(self) -> dict[str, str]:
         return {**os.environ, "TIDELOG_DEBUG": "1"}
+
+    def start_process(self) -> ChildProcess:
+        """Fork the process, or start it."""
+        return start_or_fork(self, super().start_process)
 
     def stdout(self) -> int:
         """Return PIPE, because the member prints the ready line on standard output once it is unfenced."""

@@ -38,10 +38,21 @@ class ModuleCost(NamedTuple):
     name: str
 
 
+class _State:
+    """CPU seconds of processes that have ended, and were children of another process than this one."""
+
+    elsewhere_s = 0.0
+
+
+def add_cpu_seconds(cpu_s: float) -> None:
+    """Count the CPU time of a process that was started for this one, but is not its child."""
+    _State.elsewhere_s += cpu_s
+
+
 def cpu_seconds() -> float:
     """Return the CPU time of this process and of the child processes that it has waited for."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
+    return time.process_time() + children.ru_utime + children.ru_stime + _State.elsewhere_s
 
 
 def _note_phase(item: pytest.Item) -> Generator[None]:
