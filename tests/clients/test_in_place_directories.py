@@ -24,9 +24,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from benchmarks.rivals.apache_kafka import CLUSTER_ID, STORAGE_TOOL
-from benchmarks.rivals.tidelog_broker import TidelogProcess
 from tests.support.admin import Admin
 from tests.support.apache_kafka import ApacheKafka, run_tool
+from tests.support.broker import TidelogProcess
 from tests.support.metadata_facts import facts
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.controller.embedded import open_controller

@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Producer
 
 from benchmarks.rivals.process import BrokerProcess
-from benchmarks.rivals.tidelog_broker import TidelogProcess
 from tests.clients.test_java_group_tools import TIMEOUT_S, VERIFIABLE_PRODUCER, Call, run
 from tests.support.admin import Admin
 from tests.support.apache_kafka import CONFIG_COMMAND, dump_log_segments
+from tests.support.broker import TidelogProcess
 from tests.support.java_tools import run_program
 from tests.support.jvm import SHARE_MEMBERS, java_program
 from tests.support.toolchains import ask, go_program

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from benchmarks.rivals.process import BrokerProcess
-from benchmarks.rivals.tidelog_broker import TidelogProcess
 from tests.clients.test_java_group_tools import run
 from tests.support.admin import Admin
+from tests.support.broker import TidelogProcess
 from tests.support.jvm import java_program
 from tests.support.kafka_jars import streams_classpath
 from tidelog.client.admin.groups import describe_group

@@ -43,6 +43,10 @@ DECIDE_FORMAT = (
 )
 """Settings that, beside ids and log.dirs, decide what StorageTool writes: it formats the nodes that have one."""
 
+SMALL = {"log.cleaner.dedupe.buffer.size": str(8 << 20)}
+"""Settings of nodes that have no other value. Kafka's default of this one is 128 MiB, which the JVM fills with zeros at
+each start: with 8 MiB a node's life in the shared JVM takes 0.38 s of CPU time in place of 0.54."""
+
 
 class ApacheKafka(rival.ApacheKafka):
     """`benchmarks.rivals.apache_kafka.ApacheKafka` with small JVMs; without Java or Maven the test is skipped.
@@ -71,6 +75,13 @@ class ApacheKafka(rival.ApacheKafka):
         """Choose the JVM for the next start of a node that does not run: the shared one, or one of its own."""
         self._in_shared_jvm = shared
         self.log_path = node_server(self.version).log_path if shared else self._own_log_path
+
+    def write_properties(self) -> None:
+        """Write server.properties, with the settings of SMALL."""
+        super().write_properties()
+        own = self.properties()
+        with self.properties_path.open("a") as file:
+            file.writelines(f"{key}={value}\n" for key, value in SMALL.items() if key not in own)
 
     def start_process(self) -> ChildProcess:
         """Start the node's JVM, or the node in the shared JVM."""

@@ -21,7 +21,7 @@ from tests.support.jvm import NODE_SERVER, java_program
 from tests.support.lasting_jvm import LastingJvm
 
 HEAP = ("-Xmx2G",)
-"""The log cleaner of each node has a buffer of 128 MiB."""
+"""Several nodes run at the same time; a log cleaner has a buffer of 128 MiB by Kafka's default."""
 STOPPED, FAILED = "stopped", "failed"
 POLL_S = 0.02
 
