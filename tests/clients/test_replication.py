@@ -55,6 +55,9 @@ QUICK = {
     "share.coordinator.state.topic.min.isr": "2",
     "group.share.max.record.lock.duration.ms": "600000",
     "group.share.record.lock.duration.ms": "600000",  # longer than a test: nothing comes again by time alone
+    # A transactional producer of librdkafka waits for the next change of its connection to the group's coordinator. In
+    # one run it had missed the last one, and waited until that broker closed the idle connection, 600 s later.
+    "connections.max.idle.ms": "10000",
 }
 TOPIC_RESOURCE, GROUP_RESOURCE = 2, 32
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import random
 import signal
@@ -214,7 +215,11 @@ def test_a_signal_between_any_two_lines_of_code_commits_no_line_that_was_not_wri
 
 
 def interrupt_at(moment: int, action: Callable[[], None]) -> bool:
-    """Interrupt the action at this line of code of the two modules; return whether it had so many."""
+    """Interrupt the action at this line of code of the two modules; return whether it had so many.
+
+    Meanwhile no garbage is collected: an interrupted generator of an earlier action may be part of it, whose lines
+    would count when it is closed.
+    """
     seen = Counter[str]()
 
     def interrupt(frame: FrameType, event: str, argument: object) -> Any:
@@ -227,10 +232,12 @@ def interrupt_at(moment: int, action: Callable[[], None]) -> bool:
         return interrupt
 
     before = sys.gettrace()
+    gc.disable()
     sys.settrace(interrupt)
     try:
         with suppress(KeyboardInterrupt, OSError):
             action()
     finally:
         sys.settrace(before)
+        gc.enable()
     return seen["lines"] >= moment
