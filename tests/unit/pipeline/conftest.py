@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,10 +21,11 @@ def _first_imports() -> None:
 
 @pytest.fixture(scope="session")
 def imported_matplotlib() -> None:
-    """Import matplotlib, which takes half a second, for modules that draw."""
+    """Import matplotlib, and let it find its fonts, for modules that draw: it takes a second."""
     if importlib.util.find_spec("matplotlib") is not None:
         importlib.import_module("matplotlib.backends.backend_agg")
         importlib.import_module("matplotlib.dates")
+        importlib.import_module("matplotlib.figure").Figure().add_subplot(title="fonts").figure.savefig(io.BytesIO())
 
 
 @pytest.fixture
@@ -33,7 +35,10 @@ def data(tmp_path: Path) -> DataDirectory:
 
 @pytest.fixture
 def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Catalogs of Iceberg tables, which are closed after the test."""
+    """Catalogs of Iceberg tables, which are closed after the test. The first import of their packages takes half a
+    second."""
+    importlib.import_module("pyiceberg.catalog.sql")
+    importlib.import_module("pyiceberg.io.pyarrow")
     from tests.support.iceberg import closed_catalogs  # late: most tests need no Iceberg
 
     with closed_catalogs(monkeypatch):

@@ -121,13 +121,18 @@ def test_a_catalog_has_properties_and_a_name(data: DataDirectory, tmp_path: Path
     assert run(data, "audit", "--table", "lake.orders", "--catalog", given["uri"]) == 2
 
 
-def test_audit_is_0_when_all_is_in_order_and_1_otherwise(
+@pytest.mark.usefixtures("imported_matplotlib")
+def test_audit_is_0_when_all_is_in_order(
     data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "report"
     assert run(data, "audit", "--report", str(report)) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "everything is in order"
     assert json.loads((report / "report.json").read_text())["totals"]["records"] == 500
+
+
+def test_audit_is_1_when_a_batch_is_damaged(data: DataDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(data, "audit", "--quick") == 0
     path = data.path / "orders-0" / f"{0:020d}.log"
     content = bytearray(path.read_bytes())
     content[100] ^= 1
