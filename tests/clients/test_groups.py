@@ -96,10 +96,7 @@ def shared(group: list[Member], partitions: int) -> bool:
 
 def committed(broker: BrokerProcess, topic: str, partitions: int) -> dict[int, int]:
     """Return the committed offsets of the group that is named as its topic."""
-    request = ConsumerGroupTopicPartitions(topic, [TopicPartition(topic, index) for index in range(partitions)])
-    admin = Admin(broker.bootstrap)  # held on to: without its client the answer never comes
-    found = admin.client.list_consumer_group_offsets([request])[topic].result()
-    return {each.partition: each.offset for each in found.topic_partitions}
+    return Admin(broker.bootstrap).committed(topic, topic, partitions)
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -20,6 +20,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 TIMEOUT_S = 60.0
 READY_POLL_S = 0.02
 LED_S = 60.0
+LOADING = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
+"""Errors of a broker that has just started, and loads its groups."""
 
 
 class Admin:
@@ -57,6 +63,25 @@ class Admin:
         """Add partitions to a topic by CreatePartitions, up to ``partitions`` in all."""
         self.client.create_partitions([NewPartitions(topic, partitions)], request_timeout=TIMEOUT_S)[topic].result()
         self.until_led(topic, partitions - 1)
+
+    def committed(self, group: str, topic: str, partitions: int, *, stable: bool = False) -> dict[int, int]:
+        """Return the group's committed offset of each partition, negative for one without.
+
+        A broker that has just started may still load its groups: then it is asked again. With ``stable`` the answer
+        waits for open transactions.
+        """
+        parts = [TopicPartition(topic, number) for number in range(partitions)]
+        asked = [ConsumerGroupTopicPartitions(group, parts)]
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                found = self.client.list_consumer_group_offsets(asked, require_stable=stable)[group].result()
+            except KafkaException as error:
+                if error.args[0].code() not in LOADING or time.monotonic() > deadline:
+                    raise
+                time.sleep(READY_POLL_S)
+            else:
+                return {part.partition: part.offset for part in found.topic_partitions}
 
     def topics(self) -> dict[str, int]:
         """Count partitions by topic name."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from tests.support.admin import Admin
 from tests.support.readers import Position, Seen
@@ -89,7 +89,4 @@ def write_placed(bootstrap: str, topic: str, codecs: Iterable[str] = ("none",)) 
 
 def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
     """Return the group's committed offsets of a topic, by partition."""
-    request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, index) for index in range(PARTITIONS)])
-    admin = Admin(bootstrap)  # kept in a variable: without its client the response never arrives
-    found = admin.client.list_consumer_group_offsets([request])[group].result()
-    return {each.partition: each.offset for each in found.topic_partitions}
+    return Admin(bootstrap).committed(group, topic, PARTITIONS)

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from tests.support.admin import Admin
+from tests.support.admin import LOADING, Admin
 from tests.support.real_text import Line, real_lines
 from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition as Place
@@ -37,11 +37,6 @@ OPEN_TRANSACTION = "left-open"
 READ_TIMEOUT_S = 60.0
 FLUSH_TIMEOUT_S = 60.0
 RETRY_S = 0.1
-_LOADING = (
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-)
 SEGMENT_BYTES = "30000"
 CLEAN_TIMEOUT_S = 60.0
 POLL_S = 0.1
@@ -178,7 +173,7 @@ class Samples:
             try:
                 consumer.commit(offsets=self.committed_offsets(), asynchronous=False)
             except KafkaException as error:
-                if error.args[0].code() not in _LOADING or time.monotonic() > deadline:
+                if error.args[0].code() not in LOADING or time.monotonic() > deadline:
                     raise
                 time.sleep(RETRY_S)  # the coordinator has just been created and loads
             else:

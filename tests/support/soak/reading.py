@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.support.admin import Admin
 from tests.support.readers import Position
@@ -72,10 +72,8 @@ def read_to(consumer: Any, topic: str, ends: dict[int, int], patience: Patience)
 def committed_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
     """Return the group's committed offset of each partition, 0 for one without. Raises KafkaException."""
     admin = Admin(bootstrap)
-    parts = [TopicPartition(topic, number) for number in range(admin.topics()[topic])]
-    asked = ConsumerGroupTopicPartitions(group, parts)
-    found = admin.client.list_consumer_group_offsets([asked], require_stable=True)[group].result()
-    return {part.partition: max(0, part.offset) for part in found.topic_partitions}
+    found = admin.committed(group, topic, admin.topics()[topic], stable=True)
+    return {partition: max(0, offset) for partition, offset in found.items()}
 
 
 def numbers_of(values: Iterable[bytes | None]) -> list[int]:
