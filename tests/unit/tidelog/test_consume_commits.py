@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import io
 import random
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.model_brokers import PLACES, Log, ModelCluster
+from tests.support.traced import traced
 from tidelog.client.connection import ClientError
 from tidelog.client.records import reading
 from tidelog.client.records.reading import MemberReading, Range
@@ -215,11 +215,7 @@ def test_a_signal_between_any_two_lines_of_code_commits_no_line_that_was_not_wri
 
 
 def interrupt_at(moment: int, action: Callable[[], None]) -> bool:
-    """Interrupt the action at this line of code of the two modules; return whether it had so many.
-
-    Meanwhile no garbage is collected: an interrupted generator of an earlier action may be part of it, whose lines
-    would count when it is closed.
-    """
+    """Interrupt the action at this line of code of the two modules; return whether it had so many."""
     seen = Counter[str]()
 
     def interrupt(frame: FrameType, event: str, argument: object) -> Any:
@@ -231,13 +227,6 @@ def interrupt_at(moment: int, action: Callable[[], None]) -> bool:
                 raise KeyboardInterrupt
         return interrupt
 
-    before = sys.gettrace()
-    gc.disable()
-    sys.settrace(interrupt)
-    try:
-        with suppress(KeyboardInterrupt, OSError):
-            action()
-    finally:
-        sys.settrace(before)
-        gc.enable()
+    with suppress(KeyboardInterrupt, OSError), traced(interrupt):
+        action()
     return seen["lines"] >= moment

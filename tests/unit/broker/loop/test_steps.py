@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.traced import traced
 from tests.unit.broker.manual_loop import ManualLoop
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
@@ -101,14 +101,10 @@ def test_a_long_request_is_busy_at_every_line(world: World) -> None:
         return None
 
     job = job_of(world.runner.run(steps()))
-    before = sys.gettrace()
-    sys.settrace(look)
-    try:
+    with traced(look):
         world.turns()
         waited_for.complete(0)
         world.turns()
-    finally:
-        sys.settrace(before)
     assert idle == []
     assert job.done.done
     assert not world.runner.is_busy()

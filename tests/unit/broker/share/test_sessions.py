@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import sys
-
 import pytest
 
+from tests.support.traced import traced
 from tidelog.broker.share.sessions import FINAL_EPOCH, MAX_PARTITIONS, SessionKey, ShareSession, ShareSessions
 from tidelog.protocol.errors import (
     InvalidRequestError,
@@ -76,11 +75,8 @@ def test_a_connection_that_closes_costs_its_own_sessions_alone() -> None:
         steps += 1
 
     first = connections[0]
-    sys.settrace(lambda *_: note)
-    try:
+    with traced(lambda *_: note):
         ended = sessions.of_connection(first)
-    finally:
-        sys.settrace(None)
     assert len(ended) == 20
     assert steps < 20, "lines run, or elements of a comprehension"
     for key in ended:
