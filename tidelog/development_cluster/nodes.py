@@ -13,9 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
+from tidelog.client.cluster import Cluster, Trouble
 from tidelog.development_cluster.layout import (
     Layout,
     cluster_id_of,
@@ -33,6 +35,8 @@ READY = b"tidelog ready on "
 CONSOLE = b"console "
 CONSOLE_LIMIT_S = 2.0
 """Timeout of the console's line after the ready line; a member without a console prints none."""
+ASK_LIMIT_S = 10.0
+ASK_AGAIN_S = 0.02
 HEAP = ("-Xmx256M", "-XX:+UseSerialGC", "-Dlog4j2.level=WARN")
 
 
@@ -123,6 +127,29 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def ask_brokers(address: str) -> Iterable[int]:
+    """Ask a member for the ids of the brokers that clients learn from it. Raises ClientError, KafkaError."""
+    with Cluster(address, ASK_LIMIT_S) as cluster:
+        return cluster.brokers()
+
+
+def wait_until_known(ask: Callable[[], Iterable[int]], node_ids: Iterable[int], deadline: float) -> bool:
+    """Wait until a member, which is ready, tells clients of all nodes; return False if it does not in time.
+
+    A member is ready before others have learned that it is. One that needs another protocol than ours is not asked.
+    """
+    while True:
+        try:
+            known = ask()
+        except Trouble:
+            return True
+        if set(node_ids) <= set(known):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(ASK_AGAIN_S)
+
+
 class Nodes:
     """The controller and the members of a layout."""
 
@@ -140,6 +167,9 @@ class Nodes:
         deadline = time.monotonic() + START_LIMIT_S
         for member in members:
             self._wait(member, deadline)
+        for node_id, member in zip(layout.node_ids, members, strict=True):
+            if not wait_until_known(partial(ask_brokers, layout.address(node_id)), layout.node_ids, deadline):
+                raise member.failure(f"does not know all nodes after {START_LIMIT_S:.0f} s")
         for member in members if layout.overrides.get("admin.listener", "default") else ():
             member.find_console(time.monotonic() + CONSOLE_LIMIT_S)
 

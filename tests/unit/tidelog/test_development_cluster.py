@@ -16,6 +16,8 @@ import pytest
 
 from tidelog.broker.config.sources import parse_properties
 from tidelog.cli import main
+from tidelog.client.connection import ClientError
+from tidelog.development_cluster import nodes as nodes_module
 from tidelog.development_cluster.kafka_jars import (
     ARTIFACTS,
     Artifact,
@@ -31,8 +33,9 @@ from tidelog.development_cluster.layout import (
     controller_properties,
     member_properties,
 )
-from tidelog.development_cluster.nodes import Node, NodeError, Nodes
+from tidelog.development_cluster.nodes import Node, NodeError, Nodes, wait_until_known
 from tidelog.development_cluster.run import java_version
+from tidelog.protocol.errors import SaslAuthenticationFailedError
 
 CONTENT = b"a jar"
 DIGEST = base64.b64encode(hashlib.sha256(CONTENT).digest()).decode()
@@ -255,3 +258,22 @@ def test_a_format_that_does_not_end_is_reported(tmp_path: Path, monkeypatch: pyt
     nodes = Nodes(Layout(tmp_path, 1, (2,), {}), "java", "jars")
     with pytest.raises(NodeError, match="was not formatted in 120 s"):
         nodes._start_controller("id")
+
+
+def test_a_cluster_is_ready_when_its_members_tell_clients_of_all_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nodes_module, "ASK_AGAIN_S", 0)
+    answers = iter([{1}, {1, 2}, {1, 2, 3}, {1}])
+    soon = time.monotonic() + 60
+    assert wait_until_known(lambda: next(answers), (1, 2, 3), soon)
+    assert list(answers) == [{1}]
+    assert not wait_until_known(lambda: {1}, (1, 2), time.monotonic() - 1)
+
+
+@pytest.mark.parametrize("error", [ClientError("closed the connection"), SaslAuthenticationFailedError("a password")])
+def test_a_member_that_needs_a_login_is_not_asked_for_nodes(error: Exception) -> None:
+    def ask() -> set[int]:
+        raise error
+
+    assert wait_until_known(ask, (1, 2), time.monotonic() + 60)
