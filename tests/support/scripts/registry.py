@@ -12,6 +12,8 @@ from tidelog.protocol.record.record_batch import BatchOptions, Record, build_bat
 
 Script = Callable[[Broker, int], None]
 WAIT_S = 60.0
+GROUP_RESOURCE = 32
+"""The type of groups in requests about configs."""
 TIMESTAMP = int(time.time()) * 1000
 """The time of the records: the current time, because a broker may roll and delete segments with old records."""
 
@@ -68,6 +70,29 @@ def until_error(broker: Broker, code: int, api: str, version: int, **fields: obj
     deadline = time.monotonic() + WAIT_S
     while broker.ask_quietly(api, version, **fields).error_code != code:
         assert time.monotonic() < deadline, (api, fields)
+        time.sleep(0.01)
+
+
+def configure_group(broker: Broker, group: str, **configs: str | None) -> None:
+    """Set configs of a group, and wait until DescribeConfigs returns the new values; None removes a config.
+
+    A Kafka broker answers before it uses new values. It uses them before topics that are created after this call.
+    """
+    each = [
+        {"name": key.replace("_", "."), "config_operation": 0 if value is not None else 1, "value": value}
+        for key, value in configs.items()
+    ]
+    resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": each}
+    answer = broker.ask_quietly("incremental_alter_configs", 1, resources=[resource])
+    assert answer.responses[0].error_code == 0, answer
+    wanted = {key.replace("_", "."): value for key, value in configs.items() if value is not None}
+    asked = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configuration_keys": list(wanted)}
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        found = broker.ask_quietly("describe_configs", 4, resources=[asked]).results[0]
+        if wanted.items() <= {config.name: config.value for config in found.configs}.items():
+            return
+        assert time.monotonic() < deadline, found
         time.sleep(0.01)
 
 

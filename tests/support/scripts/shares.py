@@ -12,12 +12,10 @@ from typing import Any
 
 from tests.support.questions import Broker
 from tests.support.scripts.groups import join_stable_group
-from tests.support.scripts.registry import WAIT_S, Entry, Script, batch, create, topic_id, write
+from tests.support.scripts.registry import WAIT_S, Entry, Script, batch, configure_group, create, topic_id, write
 from tidelog.protocol.errors import CoordinatorLoadInProgressError
 
 UNKNOWN_ID = b"\x06" * 16
-GROUP_RESOURCE = 32
-SET = 0
 SETTLE_S = 0.3
 """Seconds that a script waits for Kafka's work after a response: the release of a session's records, or markers."""
 WAIT_MS = 500
@@ -33,15 +31,6 @@ def share_script(api: str) -> Callable[[Script], Script]:
         return run
 
     return register
-
-
-def set_group_configs(broker: Broker, group: str, **configs: str) -> None:
-    """Set configs of a share group, which reads from the earliest record on unless ``configs`` say where."""
-    pairs = {"share.auto.offset.reset": "earliest", **{key.replace("_", "."): value for key, value in configs.items()}}
-    entries = [{"name": key, "value": value, "config_operation": SET} for key, value in pairs.items()]
-    resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": entries}
-    answer = broker.ask_quietly("incremental_alter_configs", 1, resources=[resource])
-    assert answer.responses[0].error_code == 0, answer
 
 
 def member(broker: Broker, group: str, topic: str, member_id: str = "m") -> int:
@@ -127,14 +116,14 @@ class Reader:
 
 
 def prepare_reader(broker: Broker, name: str, batches: int = 3, **configs: str) -> Reader:
-    """Create a topic with batches of ten records, and a share group of the same name.
+    """Create a topic with batches of ten records, and a share group of the same name, which reads all of them.
 
     Returns the group's only member, which has acquired no record yet.
     """
+    configure_group(broker, name, **{"share_auto_offset_reset": "earliest", **configs})
     create(broker, name)
     for number in range(batches):
         write(broker, name, *(f"{number}-{record}".encode() for record in range(10)))
-    set_group_configs(broker, name, **configs)
     member(broker, name, name)
     reader = Reader(broker, name, name)
     deadline = time.monotonic() + WAIT_S
@@ -369,8 +358,8 @@ def limit(broker: Broker, version: int) -> None:
 def committed(broker: Broker, version: int) -> None:
     """Read a topic with committed, aborted and open transactions in a group with read_committed."""
     name = f"tx{version}"
+    configure_group(broker, name, share_auto_offset_reset="earliest", share_isolation_level="read_committed")
     create(broker, name)
-    set_group_configs(broker, name, share_isolation_level="read_committed")
     for commit in (True, False, None):
         transact(broker, name, f"{name}-{commit}", commit=commit)
         write(broker, name, b"plain")

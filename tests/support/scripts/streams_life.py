@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.questions import Broker
 from tests.support.scripts.groups import join_stable_group, protocols
-from tests.support.scripts.registry import WAIT_S
+from tests.support.scripts.registry import WAIT_S, configure_group
 from tests.support.scripts.streams import (
     EMPTY,
     STREAMS_SCRIPTS,
@@ -24,28 +24,6 @@ from tests.support.scripts.streams import (
 
 __all__ = ["STREAMS_SCRIPTS"]
 
-GROUP_RESOURCE = 32
-
-
-def configure(broker: Broker, group: str, **configs: str | None) -> None:
-    """Set configs of a group, and wait until DescribeConfigs returns the new values; None removes a config."""
-    each = [
-        {"name": key.replace("_", "."), "config_operation": 0 if value is not None else 1, "value": value}
-        for key, value in configs.items()
-    ]
-    resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": each}
-    answer = broker.ask_quietly("incremental_alter_configs", 1, resources=[resource])
-    assert answer.responses[0].error_code == 0, answer
-    wanted = {key.replace("_", "."): value for key, value in configs.items() if value is not None}
-    asked = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configuration_keys": list(wanted)}
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        found = broker.ask_quietly("describe_configs", 4, resources=[asked]).results[0]
-        if wanted.items() <= {config.name: config.value for config in found.configs}.items():
-            return
-        assert time.monotonic() < deadline, found
-        time.sleep(0.01)
-
 
 def tasks(*partitions: int) -> dict[str, Any]:
     """Return the fields of a heartbeat that reports these active tasks, and no standby or warmup tasks."""
@@ -56,7 +34,7 @@ def tasks(*partitions: int) -> dict[str, Any]:
 def initial_delay(broker: Broker, version: int) -> None:
     """Show that no member gets tasks during the initial rebalance delay, also after all members have left."""
     create_source(broker, "streams-delayed", 4)
-    configure(broker, "streams-d", streams_initial_rebalance_delay_ms="60000")
+    configure_group(broker, "streams-d", streams_initial_rebalance_delay_ms="60000")
     first = join(broker, "streams-d", "a", "streams-delayed")
     beat(broker, "streams-d", "a", first.member_epoch, **EMPTY)
     second = join(broker, "streams-d", "b", "streams-delayed")
@@ -73,7 +51,7 @@ def initial_delay(broker: Broker, version: int) -> None:
 def delay_ends(broker: Broker, version: int) -> None:
     """Show that a member has all tasks after the initial rebalance delay, and a second member joins without a delay."""
     create_source(broker, "streams-waited", 4)
-    configure(broker, "streams-w", streams_initial_rebalance_delay_ms="300")
+    configure_group(broker, "streams-w", streams_initial_rebalance_delay_ms="300")
     epoch = join(broker, "streams-w", "a", "streams-waited", quiet=True).member_epoch
     deadline = time.monotonic() + WAIT_S
     while (answer := beat(broker, "streams-w", "a", epoch, quiet=True)).status:
@@ -94,14 +72,14 @@ def interval(broker: Broker, version: int) -> None:
     Then the interval is set to 0, and both members send a heartbeat.
     """
     create_source(broker, "streams-interval", 4)
-    configure(broker, "streams-i", streams_assignment_interval_ms="15000")
+    configure_group(broker, "streams-i", streams_assignment_interval_ms="15000")
     first = join(broker, "streams-i", "a", "streams-interval")
     beat(broker, "streams-i", "a", first.member_epoch, **tasks(0, 1, 2, 3))
     second = join(broker, "streams-i", "b", "streams-interval")
     beat(broker, "streams-i", "a", first.member_epoch)
     beat(broker, "streams-i", "b", second.member_epoch)
     broker.ask("streams_group_describe", 0, group_ids=["streams-i"])
-    configure(broker, "streams-i", streams_assignment_interval_ms="0")
+    configure_group(broker, "streams-i", streams_assignment_interval_ms="0")
     beat(broker, "streams-i", "b", second.member_epoch)
     beat(broker, "streams-i", "a", first.member_epoch)
     leave_and_delete(broker, "streams-i", "a", "b")
@@ -220,7 +198,7 @@ def standbys(broker: Broker, version: int) -> None:
     create_source(broker, "streams-states-log", 2)
     first = join(broker, "streams-s", "a", "", topology=changelog)
     first = beat(broker, "streams-s", "a", first.member_epoch, **tasks(0, 1))
-    configure(broker, "streams-s", streams_num_standby_replicas="1")
+    configure_group(broker, "streams-s", streams_num_standby_replicas="1")
     first = beat(broker, "streams-s", "a", first.member_epoch)
     second = join(broker, "streams-s", "b", "", topology=changelog)
     response = beat(broker, "streams-s", "a", first.member_epoch)
