@@ -22,8 +22,10 @@ MODULES_NAMED = 40
 UNSENT = "unsent_s"
 """Property of a report: CPU and wall seconds of phases before it whose reports a worker did not send."""
 _PROPERTY = "cpu_s"
-_READ = pytest.StashKey[float]()
-"""CPU time at the end of the last phase."""
+SHORT_S = 0.05
+"""Seconds in which several phases may end without a reading of the CPU time between them."""
+_READ = pytest.StashKey["_Reading"]()
+"""The last reading."""
 
 
 class ModuleCost(NamedTuple):
@@ -44,6 +46,13 @@ class _State:
     elsewhere_s = 0.0
 
 
+class _Reading(NamedTuple):
+    """The CPU time of a process, and when it was read."""
+
+    cpu_s: float
+    at_s: float
+
+
 def add_cpu_seconds(cpu_s: float) -> None:
     """Count the CPU time of a process that was started for this one, but is not its child."""
     _State.elsewhere_s += cpu_s
@@ -55,17 +64,24 @@ def cpu_seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime + _State.elsewhere_s
 
 
-def _note_phase(item: pytest.Item) -> Generator[None]:
-    """Note the CPU time of a phase in the test's properties, which pytest-xdist sends with the phase's report.
+def _note_phase(item: pytest.Item, *, is_last: bool = False) -> Generator[None]:
+    """Note the CPU time since the last reading in the test's properties, which pytest-xdist sends with each report.
 
-    A phase begins where the last one ended: a reading takes 0.3 ms in a process with a hundred threads.
+    A reading takes 0.3 ms in a process with a hundred threads. So there is none until SHORT_S have passed, except at
+    the end of a module: the time of short phases is noted with a later one of their module.
     """
-    begin = item.config.stash.get(_READ, None) or cpu_seconds()
+    read = item.config.stash.get(_READ, None) or read_now()
     try:
         return (yield)
     finally:
-        item.config.stash[_READ] = end = cpu_seconds()
-        item.user_properties.append((_PROPERTY, end - begin))
+        now = read_now() if is_last or time.monotonic() > read.at_s + SHORT_S else read
+        item.config.stash[_READ] = now
+        item.user_properties.append((_PROPERTY, now.cpu_s - read.cpu_s))
+
+
+def read_now() -> _Reading:
+    """Read the CPU time and the clock."""
+    return _Reading(cpu_seconds(), time.monotonic())
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -81,9 +97,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
     """Note the CPU time of fixtures that end. A broker or JVM counts when the test's process has waited for its end."""
-    return (yield from _note_phase(item))
+    return (yield from _note_phase(item, is_last=nextitem is None or nextitem.path != item.path))
 
 
 def cost_of_phase(properties: Iterable[tuple[str, object]]) -> float:

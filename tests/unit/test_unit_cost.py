@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 
+from tests.support import unit_cost
 from tests.support.unit_cost import ModuleCost, cpu_seconds, long_unit_tests, module_costs
 
 
@@ -33,6 +36,33 @@ def test_the_time_is_the_processors(request: pytest.FixtureRequest) -> None:
     assert [name for name, _ in request.node.user_properties] == [
         "cpu_s"
     ]  # the fixtures'; the test's is noted after it
+
+
+def test_short_phases_are_noted_with_the_next_reading_of_their_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(cpu_s=100.0, at_s=1.0)
+    monkeypatch.setattr(unit_cost, "read_now", lambda: unit_cost._Reading(clock.cpu_s, clock.at_s))
+    monkeypatch.setattr(unit_cost, "time", SimpleNamespace(monotonic=lambda: clock.at_s))
+    config = SimpleNamespace(stash=pytest.Stash())
+
+    def test_in(module: str) -> Any:
+        return SimpleNamespace(config=config, path=Path(module), user_properties=[])
+
+    def run(phase: Any, *arguments: Any, seconds: float) -> None:
+        steps = phase(*arguments)
+        next(steps)
+        clock.cpu_s, clock.at_s = clock.cpu_s + seconds, clock.at_s + seconds
+        with pytest.raises(StopIteration):
+            steps.send(None)
+
+    first, second, other = test_in("a.py"), test_in("a.py"), test_in("b.py")
+    run(unit_cost.pytest_runtest_setup, first, seconds=0.25)
+    run(unit_cost.pytest_runtest_call, first, seconds=0.03125)
+    run(unit_cost.pytest_runtest_teardown, first, second, seconds=0.03125)
+    run(unit_cost.pytest_runtest_call, second, seconds=0.03125)
+    run(unit_cost.pytest_runtest_teardown, second, other, seconds=0.0)
+    run(unit_cost.pytest_runtest_call, other, seconds=0.5)
+    noted = [[seconds for _, seconds in item.user_properties] for item in (first, second, other)]
+    assert noted == [[0.25, 0, 0.0625], [0, 0.03125], [0.5]]
 
 
 def test_the_cost_of_a_module_is_the_sum_of_its_tests_and_fixtures() -> None:
