@@ -220,7 +220,7 @@ def _have_changed(segment: SegmentFile, before: list[int | None]) -> bool:
     while files_of(segment) == before:
         swaps = (stamp_of(segment.sibling(f"{suffix}.swap")) for suffix in _SUFFIXES)
         if time.monotonic() > deadline or all(stamp is None for stamp in swaps):
-            return False
+            return files_of(segment) != before  # a swap may have ended since they were compared
         time.sleep(_POLL_S)
     return True
 

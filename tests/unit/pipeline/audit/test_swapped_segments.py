@@ -120,6 +120,25 @@ def test_an_index_that_a_swap_has_not_put_in_place_yet_is_no_finding(
     timer.join()
 
 
+@pytest.mark.parametrize("left", [1, 2, 3])
+def test_a_swap_that_ends_while_the_audit_looks_for_it_is_no_finding(
+    data: DataDirectory, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """The last renames come when the audit has seen that an index is missing, and before it looks for swaps."""
+    renames = begin_swap(segment_at(data, 0), ORDERS["kafka"])
+    while len(renames) > left:
+        renames.pop(0)()
+    stamp_of = audit_segment.stamp_of
+
+    def end_swap_before(path: str) -> Any:
+        while path.endswith(".swap") and renames:
+            renames.pop(0)()
+        return stamp_of(path)
+
+    monkeypatch.setattr(audit_segment, "stamp_of", end_swap_before)
+    assert findings(run(data).partitions[0]) == []
+
+
 def test_a_segment_that_retention_deletes_is_no_finding(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     log = data.log("t")
     base = int(segment_at(data, 1).name[:20])
