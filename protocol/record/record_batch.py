@@ -190,9 +190,9 @@ class RecordBatch:
 
     @property
     def last_sequence(self) -> int:
-        if self._fields[11] == NO_SEQUENCE:
-            return NO_SEQUENCE
-        return increment_sequence(self._fields[11], self._fields[6])
+        """The sequence of the last record; a negative base sequence, which is none, stays as it is."""
+        base = self._fields[11]
+        return base if base < 0 else increment_sequence(base, self._fields[6])
 
     @property
     def record_count(self) -> int:

@@ -266,6 +266,7 @@ def test_sequence_wraps() -> None:
     assert increment_sequence(2**31 - 1, 1) == 0
     assert increment_sequence(5, 3) == 8
     assert RecordBatch(batch_of(1)).last_sequence == -1
+    assert RecordBatch(build_batch([Record(0, 0, None, None, [])], BatchOptions(base_sequence=-7))).last_sequence == -7
 
 
 @pytest.mark.parametrize("commit", [True, False])
