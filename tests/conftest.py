@@ -19,6 +19,7 @@ from tests.support.broker import TidelogProcess
 from tests.support.collected import pytest_collection  # noqa: F401
 from tests.support.depth import DEPTH
 from tests.support.extensions import stale_modules
+from tests.support.forked_workers import pytest_xdist_setupnodes  # noqa: F401
 from tests.support.last_words import brokers_of
 from tests.support.left_behind import pytest_runtest_setup, pytest_runtest_teardown, pytest_sessionstart  # noqa: F401
 from tests.support.memory_directory import pytest_configure_node, tmp_path  # noqa: F401
@@ -30,7 +31,14 @@ from tidelog.broker.loop.thread_rule import install
 # `python -m pytest` puts the working directory on the path. `log` and `broker` could then be imported as packages of
 # their own, which is impossible for a user: everything is imported below `tidelog`.
 _ROOT = Path(__file__).resolve().parents[1]
-sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != _ROOT]
+
+
+def leave_root_out() -> None:
+    """Remove the checkout's root from the import path."""
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != _ROOT]
+
+
+leave_root_out()
 
 # Machines are shared: how long an example takes to make or to run says nothing. A failing example prints the decorator
 # that replays it.
@@ -50,7 +58,12 @@ install()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse modules compiled from an older source, which would be imported instead; note where sockets are made."""
+    """Refuse modules compiled from an older source, which would be imported instead; note where sockets are made.
+
+    A forked worker has imported this module, but its import path and pytest's hook for imports are new.
+    """
+    leave_root_out()
+    install()
     stale = stale_modules()
     if stale:
         pytest.exit(f"compiled from another source: {', '.join(stale)}; run: make extensions", returncode=4)

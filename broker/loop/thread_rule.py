@@ -78,11 +78,14 @@ def is_loop_thread() -> bool:
 
 
 def install() -> None:
-    """Check all modules of the broker: those imported already now, others after their import. Harmless when called
-    twice."""
-    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    """Check all modules of the broker: those imported already now, others after their import.
+
+    Another call only puts its finder of modules before those that were added since.
+    """
+    known = [finder for finder in sys.meta_path if isinstance(finder, _Finder)]
+    sys.meta_path[:] = [*(known or [_Finder()]), *(finder for finder in sys.meta_path if finder not in known)]
+    if known:
         return
-    sys.meta_path.insert(0, _Finder())
     for name, module in list(sys.modules.items()):
         if name.startswith(PACKAGE):
             guard(module)

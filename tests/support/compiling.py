@@ -1,14 +1,13 @@
-"""A plugin for pytest that imports test modules, so that they and their packages are compiled, and collects no test.
+"""A plugin for pytest that imports test modules, and collects no test: for processes that are forked.
 
-Use: ``PYTHONPATH=src pytest -p tests.support.compiling``. It takes two thirds of the time of a collection. Hypothesis
-keeps what it has read of the imported modules in ``.hypothesis``.
+It takes two thirds of the time of a collection. Hypothesis reads the constants of the imported modules.
 """
 
 from __future__ import annotations
 
-import pytest
+import sys
 
-from tests.support.property_tests import read_constants
+import pytest
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -18,5 +17,8 @@ def pytest_pycollect_makeitem() -> list[pytest.Item]:
 
 
 def pytest_collection_finish() -> None:
-    """Let Hypothesis read the constants of the imported modules."""
-    read_constants()
+    """Let Hypothesis read the constants of the imported modules, if it is one of them."""
+    if "hypothesis" in sys.modules:
+        from tests.support.property_tests import read_constants
+
+        read_constants()
