@@ -22,7 +22,7 @@ from tests.support.faulty_cluster.report import conclude
 from tests.support.member import MemberNode
 from tests.support.power.crash import draw
 from tests.support.power.disk import Disk
-from tests.support.power.recording import recorder
+from tests.support.power.recording import recording
 from tests.support.power.trace import read_trace
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, at_length]
@@ -63,8 +63,7 @@ class Recorded(MemberNode):
     def environment(self) -> dict[str, str]:
         if self.has_lost_power:
             return super().environment()
-        recording = {"LD_PRELOAD": str(recorder()), "POWER_ROOT": str(self.root), "POWER_TRACE": str(self.trace)}
-        return {**os.environ, "TIDELOG_DEBUG": "1", **recording}
+        return {**super().environment(), **recording(self.root, self.trace)}
 
     def lose_power(self, chance: random.Random) -> None:
         """Put in the directory's place what a power loss may have left of it."""

@@ -2,8 +2,9 @@
 
 Most of a short life is the import of modules. In each process of the tests one server (``scripts/fork_brokers.py``)
 has imported them, and forks the brokers. A broker is a process of its own, as after an exec: it can be killed, and has
-its own files and session. A broker with another environment than the tests have, or with another command line than
-that of ``tidelog serve``, is started in the usual way.
+its own files and session. A broker with a preloaded library of ``preloaded.py`` is forked from a server that has
+preloaded it, too. A broker with another environment than the tests have, or with another command line than that of
+``tidelog serve``, is started in the usual way.
 """
 
 from __future__ import annotations
@@ -23,21 +24,23 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.rivals.process import BrokerProcess, ChildProcess
-from tests.support import unit_cost
+from tests.support import preloaded, unit_cost
 
 SCRIPT = Path(__file__).with_name("scripts") / "fork_brokers.py"
 SERVE = [sys.executable, "-I", "-m", "tidelog.cli"]
 """How the command line of a broker begins that can be forked."""
 MAX_ANSWER = 1 << 12
-OF_ONE_TEST = ("PYTEST_CURRENT_TEST",)
-"""Variables that differ from test to test, and that no broker reads."""
+NOT_READ_BY_IMPORTS = ("PYTEST_CURRENT_TEST", *preloaded.SETTINGS)
+"""Variables that differ from test to test, and that count for nothing that the server imports."""
+PRELOAD = "LD_PRELOAD"
+"""Variable with the library that the loader puts before all others."""
 
 
 class ForkServer:
     """The process that forks. Any thread may call its methods."""
 
-    def __init__(self) -> None:
-        self.environment = shared(os.environ)
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """``environment`` has the variables that count when modules are imported."""
         self._lock = threading.Lock()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -45,7 +48,7 @@ class ForkServer:
                 [sys.executable, "-I", str(SCRIPT)],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                env=self.environment,
+                env=environment,
                 start_new_session=True,
             )
         atexit.register(self.close)
@@ -120,24 +123,31 @@ class ForkedProcess:
 
 
 def shared(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that decide how an interpreter starts and what modules do when they are imported."""
-    return {
-        name: value for name, value in environment.items() if name not in OF_ONE_TEST and not name.startswith("KAFKA_")
-    }
+    """Return the variables that decide what modules do when they are imported. A server shares them with its forks."""
+    own = {PRELOAD, *NOT_READ_BY_IMPORTS}
+    return {name: value for name, value in environment.items() if name not in own and not name.startswith("KAFKA_")}
 
 
 @cache
-def fork_server() -> ForkServer:
-    """Return the server of this process, which the first call starts."""
-    return ForkServer()
+def environment_of_tests() -> dict[str, str]:
+    """Return the shared variables of the tests, as they are at the first call."""
+    return shared(os.environ)
+
+
+@cache
+def fork_server(library: str | None = None) -> ForkServer:
+    """Return the server of this process whose brokers have ``library`` preloaded; the first call starts it."""
+    return ForkServer(environment_of_tests() | ({} if library is None else {PRELOAD: library}))
 
 
 def can_fork(command: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Return whether a process with this command line and environment would be the same if it were forked."""
+    library = environment.get(PRELOAD)
     return (
         list(command[: len(SERVE)]) == SERVE
         and hasattr(os, "pidfd_open")
-        and shared(environment) == fork_server().environment
+        and shared(environment) == environment_of_tests()
+        and (library is None or preloaded.is_compiled(library))
     )
 
 
@@ -146,5 +156,6 @@ def start_or_fork(broker: BrokerProcess, start: Callable[[], ChildProcess]) -> C
     command, environment = broker.command(), broker.environment()
     if broker.stdout() != subprocess.PIPE or not can_fork(command, environment):
         return start()
+    server = fork_server(environment.get(PRELOAD))
     with broker.log_path.open("ab") as errors:
-        return ForkedProcess(fork_server(), command[len(SERVE) :], environment, errors.fileno())
+        return ForkedProcess(server, command[len(SERVE) :], environment, errors.fileno())

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.logs import NOW_MS, values
-from tests.support.power.recording import recorder
+from tests.support.power.recording import recording
 from tests.support.power.trace import Step, append_note, read_trace
 from tidelog.broker.cluster.fetching.work import Append, StartAt, TruncateTo, TruncateToEpochEnd, Work
 from tidelog.broker.member.replication import write_checkpoints
@@ -321,10 +321,14 @@ def record(directory: Path, seed: int, *, durable: bool) -> list[Step]:
     root, trace = directory / "disk", directory / "trace"
     root.mkdir(parents=True)
     trace.touch()
-    recording = {"LD_PRELOAD": str(recorder()), "POWER_ROOT": str(root), "POWER_TRACE": str(trace)}
     command = [sys.executable, "-m", __name__, str(root / "data"), str(trace), str(seed), str(int(durable))]
     done = subprocess.run(
-        command, cwd=REPOSITORY, env={**os.environ, **recording}, capture_output=True, text=True, check=False
+        command,
+        cwd=REPOSITORY,
+        env={**os.environ, **recording(root, trace)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return read_trace(trace, root)

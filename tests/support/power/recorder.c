@@ -36,15 +36,25 @@ static size_t root_size;
 static struct mapping { int fd; uint64_t inode; char *copy; size_t size; } mappings[MAPPINGS];
 static int mapping_count;
 
+/* Begin to record once the variables are there. A forked process gets them after its libraries were loaded. */
 __attribute__((constructor)) static void begin(void) {
     const char *file = getenv("POWER_TRACE"), *directory = getenv("POWER_ROOT");
-    if (!file || !directory || !realpath(directory, root)) return;
-    root_size = strlen(root);
-    trace = open(file, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (!file || !directory) return;
+    pthread_mutex_lock(&lock);
+    if (trace < 0 && realpath(directory, root)) {
+        root_size = strlen(root);
+        trace = syscall(SYS_openat, AT_FDCWD, file, O_WRONLY | O_APPEND | O_CLOEXEC);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static int records(void) {
+    if (trace < 0) begin();
+    return trace >= 0;
 }
 
 static int is_below(const char *path) {
-    return trace >= 0 && !strncmp(path, root, root_size) && (!path[root_size] || path[root_size] == '/');
+    return records() && !strncmp(path, root, root_size) && (!path[root_size] || path[root_size] == '/');
 }
 
 static void put(char operation, uint64_t inode, int64_t number, const char *text, const void *data, size_t size) {
@@ -62,7 +72,7 @@ static void put(char operation, uint64_t inode, int64_t number, const char *text
 
 /* The path of an argument as the kernel would take it; 0 when it is not below the root. */
 static int resolve(int at, const char *path, char *out) { /* LONGEST bytes */
-    if (trace < 0 || !path) return 0;
+    if (!path || !records()) return 0;
     char base[PATH_MAX] = "";
     if (path[0] != '/') {
         char link[64];
@@ -86,7 +96,7 @@ static int resolve(int at, const char *path, char *out) { /* LONGEST bytes */
 /* Whether a descriptor is a file or directory below the root. */
 static int is_ours(int fd, struct stat *status, char *path) {
     char link[64];
-    if (trace < 0 || fd == trace || fstat(fd, status) || !(S_ISREG(status->st_mode) || S_ISDIR(status->st_mode))) return 0;
+    if (!records() || fd == trace || fstat(fd, status) || !(S_ISREG(status->st_mode) || S_ISDIR(status->st_mode))) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t size = readlink(link, path, PATH_MAX - 1);
     if (size < 0) return 0;
@@ -121,7 +131,7 @@ static void note_stores(void) {
 
 static void enter(void) {
     pthread_mutex_lock(&lock);
-    if (trace >= 0) note_stores();
+    if (records()) note_stores();
 }
 
 static void leave(void) {

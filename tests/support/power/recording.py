@@ -7,18 +7,15 @@ is known which requests were acknowledged, and which may have been executed.
 from __future__ import annotations
 
 import itertools
-import subprocess
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.rivals.kafka_jars import BUILD, build_lock
 from tests.support.broker import TidelogProcess
 from tests.support.power.trace import append_note
 from tests.support.power.waiting import wait_until
+from tests.support.preloaded import compiled
 from tests.support.raw_client import connect, frame, receive_produced
-from tests.support.requirements import require_tool
 from tests.support.share_client import Run, ShareClient, read_from_earliest
 from tidelog.client import Client
 from tidelog.protocol.messages.add_partitions_to_txn import (
@@ -83,18 +80,9 @@ RETRIABLE = frozenset({14, 15, 16, 51})
 _Response = TypeVar("_Response", bound=Message)
 
 
-@cache
-def recorder() -> Path:
-    """Compile the recorder, once for each content of its source."""
-    gcc = require_tool("gcc", "apt-get install gcc libc6-dev")
-    directory = BUILD / "power"
-    library, built_from = directory / "recorder.so", directory / "recorder.c"
-    with build_lock(directory):
-        if not built_from.exists() or built_from.read_text() != SOURCE.read_text():
-            command = [gcc, "-shared", "-fPIC", "-O2", "-Wall", "-o", str(library), str(SOURCE), "-ldl", "-lpthread"]
-            subprocess.run(command, check=True)
-            built_from.write_text(SOURCE.read_text())
-    return library
+def recording(root: Path, trace: Path) -> dict[str, str]:
+    """Return the variables of a process whose effects on files below ``root`` are recorded in ``trace``."""
+    return {"LD_PRELOAD": str(compiled(SOURCE)), "POWER_ROOT": str(root), "POWER_TRACE": str(trace)}
 
 
 class RecordedBroker(TidelogProcess):
@@ -109,8 +97,7 @@ class RecordedBroker(TidelogProcess):
         self.trace.touch()
 
     def environment(self) -> dict[str, str]:
-        recording = {"LD_PRELOAD": str(recorder()), "POWER_ROOT": str(self.root), "POWER_TRACE": str(self.trace)}
-        return {**super().environment(), **recording}
+        return {**super().environment(), **recording(self.root, self.trace)}
 
 
 Pairs = list[tuple[bytes | None, bytes]]

@@ -13,6 +13,9 @@ import pytest
 from tests.support import unit_cost
 from tests.support.broker import TidelogProcess
 from tests.support.forked_process import SERVE, ForkedProcess, ForkServer, can_fork, fork_server, shared
+from tests.support.power.recording import RecordedBroker
+from tests.support.power.trace import read_trace
+from tests.support.power.workloads import SMALL
 
 
 @pytest.fixture
@@ -68,9 +71,20 @@ def test_the_time_of_an_ended_process_counts(server: ForkServer, tmp_path: Path)
     assert unit_cost.cpu_seconds() - before > own
 
 
+def test_a_forked_broker_has_the_preloaded_library_with_variables_of_its_own(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        with RecordedBroker(tmp_path / name, SMALL) as broker:
+            assert isinstance(broker.process, ForkedProcess)
+            broker.terminate()
+        names = {step.other for step in read_trace(broker.trace, broker.root) if step.operation in "CMR"}
+        assert {"data", "data/meta.properties"} <= names
+
+
 def test_what_differs_from_the_tests_is_started_in_the_usual_way() -> None:
     environment = {**os.environ, "KAFKA_LOG_DIRS": "/tmp", "PYTEST_CURRENT_TEST": "another"}
     assert can_fork([*SERVE, "serve"], environment)
     assert not can_fork([*SERVE, "serve"], {**environment, "LANG": "tlh"})
+    assert not can_fork([*SERVE, "serve"], {**environment, "LD_PRELOAD": "libfaketime.so.1"})
     assert not can_fork(["nice", *SERVE, "serve"], environment)
     assert not can_fork([sys.executable, "-m", "tidelog.cli", "serve"], environment)
