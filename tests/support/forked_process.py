@@ -30,8 +30,9 @@ SCRIPT = Path(__file__).with_name("scripts") / "fork_brokers.py"
 SERVE = [sys.executable, "-I", "-m", "tidelog.cli"]
 """How the command line of a broker begins that can be forked."""
 MAX_ANSWER = 1 << 12
-NOT_READ_BY_IMPORTS = ("PYTEST_CURRENT_TEST", *preloaded.SETTINGS)
-"""Variables that differ from test to test, and that count for nothing that the server imports."""
+NOT_READ_BY_IMPORTS = ("PYTEST_CURRENT_TEST", "OPENBLAS_NUM_THREADS", *preloaded.SETTINGS)
+"""Variables that differ from test to test, and that count for nothing that the server imports. A cleaner in the process
+of the test sets the one of OpenBLAS before it imports NumPy, as each broker does."""
 PRELOAD = "LD_PRELOAD"
 """Variable with the library that the loader puts before all others."""
 
@@ -51,6 +52,7 @@ class ForkServer:
                 env=environment,
                 start_new_session=True,
             )
+        self.pid = self._process.pid
         atexit.register(self.close)
 
     def close(self) -> None:

@@ -71,6 +71,18 @@ def test_the_time_of_an_ended_process_counts(server: ForkServer, tmp_path: Path)
     assert unit_cost.cpu_seconds() - before > own
 
 
+def test_the_server_has_not_imported_numpy_which_reads_a_variable_of_its_own(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    process, _ = fork(server, tmp_path, "version")  # the server has imported everything when it answers
+    process.wait(10)
+    assert process.stdout is not None
+    process.stdout.close()
+    mapped = Path(f"/proc/{server.pid}/maps").read_text()
+    assert "crc32c" in mapped
+    assert "numpy" not in mapped
+
+
 def test_a_forked_broker_has_the_preloaded_library_with_variables_of_its_own(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -84,6 +96,7 @@ def test_a_forked_broker_has_the_preloaded_library_with_variables_of_its_own(tmp
 def test_what_differs_from_the_tests_is_started_in_the_usual_way() -> None:
     environment = {**os.environ, "KAFKA_LOG_DIRS": "/tmp", "PYTEST_CURRENT_TEST": "another"}
     assert can_fork([*SERVE, "serve"], environment)
+    assert can_fork([*SERVE, "serve"], {**environment, "OPENBLAS_NUM_THREADS": "1"})
     assert not can_fork([*SERVE, "serve"], {**environment, "LANG": "tlh"})
     assert not can_fork([*SERVE, "serve"], {**environment, "LD_PRELOAD": "libfaketime.so.1"})
     assert not can_fork(["nice", *SERVE, "serve"], environment)
