@@ -40,6 +40,8 @@ FIXED_CALLS = 3_000
 MAX_TIMES = 3.0
 PARTITIONS = 3_000
 REFUSED, REFUSAL_MS = 15_000, 4
+LARGE_ELEMENTS = 6_000
+"""Elements of a ListOffsets request that is large, so that it waits for its turn: 170 KB."""
 OTHERS = {ApiKey.PRODUCE}  # its records are its work, and a short one is decoded in C: its CPU time is measured
 
 
@@ -127,7 +129,7 @@ def test_a_request_that_is_refused_as_a_whole_is_answered_in_short_turns(
 
 def test_large_requests_are_answered_some_at_a_time_and_hold_up_no_short_one(world: World) -> None:
     case = next(case for case in all_cases(ApiKey.LIST_OFFSETS) if case.naming is Naming.UNKNOWN)
-    large, order = frame_of(case, 12_000), []
+    large, order = frame_of(case, LARGE_ELEMENTS), []
     assert len(large) > LARGE_BYTES
     for number in range(2 * LARGE_AT_ONCE):
         answer = world.dispatcher.dispatch(world.data.context(0), memoryview(bytearray(large)))
@@ -155,7 +157,8 @@ def test_a_client_with_many_large_requests_delays_another_by_one_more(
     world: World, many: dict[str, Any], one: dict[str, Any]
 ) -> None:
     case = next(case for case in all_cases(ApiKey.LIST_OFFSETS) if case.naming is Naming.UNKNOWN)
-    large, order = frame_of(case, 12_000), []
+    large, order = frame_of(case, LARGE_ELEMENTS), []
+    assert len(large) > LARGE_BYTES
     for who in [many] * 3 * LARGE_AT_ONCE + [one]:
         context = world.data.context(0)
         for name, value in who.items():

@@ -19,6 +19,7 @@ def call_counter() -> ctypes.PyDLL:
     """Load the counter, compiled once for each content of its source and each Python.
 
     ``count()`` begins to count the calls of this thread, ``rest()`` stops counting, ``counted()`` returns the number.
+    ``milliseconds(n)`` is a clock that goes on by one millisecond with each n calls.
     """
     gcc = require_tool("gcc", "apt-get install gcc libc6-dev")
     directory = BUILD / "call_counter"
@@ -32,5 +33,6 @@ def call_counter() -> ctypes.PyDLL:
             built_from.write_text(recipe)
     found = ctypes.PyDLL(str(library))
     found.counted.restype = ctypes.c_long
+    found.milliseconds.argtypes, found.milliseconds.restype = [ctypes.c_long], ctypes.c_double
     found.count.restype = found.rest.restype = None
     return found

@@ -47,6 +47,14 @@ def test_the_clock_continues_with_the_count(counter: Counter) -> None:
     assert counter.milliseconds() == pytest.approx(before + calls / CALLS_PER_MS)
 
 
+def test_the_clock_is_a_call_itself(counter: Counter) -> None:
+    def read(times: int) -> None:
+        for _ in range(times):
+            counter.milliseconds()
+
+    assert counter.count(lambda: read(5)) == counter.count(lambda: read(0)) + 5
+
+
 def test_calls_inside_excluded_work_are_not_counted(counter: Counter) -> None:
     left_out = counter.without(work)
     calls = counter.count(lambda: (work(), left_out(), work()))
