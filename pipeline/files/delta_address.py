@@ -65,12 +65,21 @@ class DeltaAddress:
             return DeltaTable(self.uri, version=version, storage_options=dict(self.options))
 
     def open_if_there(self) -> DeltaTable | None:
-        """Open the newest version; None if there is no table. Raises RemoteError, JobError, OSError for a directory."""
-        from deltalake import DeltaTable
+        """Open the newest version; None if there is no table. Raises RemoteError, JobError, OSError for a directory.
 
+        Usually there is one. So it is opened first: a look for it asks the store as often as two commits do.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        options = dict(self.options)
         with delta_errors(self):
-            is_there = DeltaTable.is_deltatable(self.uri, dict(self.options))
-        return self.open() if is_there else None
+            try:
+                return DeltaTable(self.uri, storage_options=options)
+            except DeltaError:
+                if DeltaTable.is_deltatable(self.uri, options):
+                    raise
+        return None
 
 
 def _options(given: str, scheme: str, query: str) -> Options:
