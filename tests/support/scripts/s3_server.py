@@ -5,19 +5,39 @@ and is answered by the port. After ``stop`` connections are refused, and those t
 memory, and stay after a ``stop``.
 
 moto lists its own directory for each request, logs the request, and ends the connection after it. This script prevents
-all three, which saves a third of its CPU time.
+all three, which saves a third of its CPU time. It also gives the requests to moto's S3 at once. Otherwise Flask finds
+the service and the function for each of them, which takes a fifth of the rest.
 """
 
 from __future__ import annotations
 
 import socket
 import sys
-from contextlib import closing, suppress
+from contextlib import suppress
+from functools import lru_cache
 from io import BytesIO
 from typing import Any, ClassVar
 
 from moto import backends
+from moto.core import serialize
+from moto.core.request import Request
+from moto.s3.responses import S3Response
 from moto.server import MotoRequestHandler, ThreadedMotoServer
+
+
+class ServedRequest(Request):
+    """A request of a client, as moto's S3 expects it from a server."""
+
+    from_wsgi_server = True
+
+
+def answer(environ: dict[str, Any]) -> tuple[int, dict[str, Any], bytes]:
+    """Answer a request of a path-style client, for a bucket or an object: status, headers and body."""
+    request = ServedRequest(environ)
+    _, _, key = request.raw_path.removeprefix("/").partition("/")
+    answering = S3Response.key_dispatch if key else S3Response.ambiguous_dispatch
+    status, headers, content = answering(request, request.raw_url, dict(request.headers))
+    return status, headers, content.encode() if isinstance(content, str) else content
 
 
 class LastingHandler(MotoRequestHandler):
@@ -43,11 +63,7 @@ class LastingHandler(MotoRequestHandler):
             self.wfile.flush()
         self.environ = environ = self.make_environ()
         environ["wsgi.input"] = BytesIO(self._read_body(environ))
-        begun: list[tuple[Any, ...]] = []
-        with closing(self.server.app(environ, lambda *arguments: begun.append(arguments))) as parts:
-            body = b"".join(parts)
-        status, headers = begun[-1][:2]
-        self._respond(status, headers, body)
+        self._respond(*answer(environ))
 
     def _read_body(self, environ: dict[str, Any]) -> bytes:
         stream = environ["wsgi.input"]
@@ -55,13 +71,12 @@ class LastingHandler(MotoRequestHandler):
             return bytes(stream.read())
         return bytes(stream.read(int(environ.get("CONTENT_LENGTH") or 0)))
 
-    def _respond(self, status: str, headers: list[tuple[str, str]], body: bytes) -> None:
-        code, reason = status.split(None, 1)
-        self.send_response(int(code), reason)
-        for name, value in headers:
-            self.send_header(name, value)
-        has_body = self.command != "HEAD" and int(code) not in {204, 304}
-        if has_body and not any(name.lower() == "content-length" for name, _ in headers):
+    def _respond(self, status: int, headers: dict[str, Any], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, str(value))
+        has_body = self.command != "HEAD" and status not in {204, 304}
+        if has_body and not any(name.lower() == "content-length" for name in headers):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -82,6 +97,7 @@ def main() -> None:
     """Execute the lines of standard input until it ends."""
     names = frozenset(backends.list_of_moto_modules())
     backends.list_of_moto_modules = lambda: names
+    serialize.parse_to_aware_datetime = lru_cache(serialize.parse_to_aware_datetime)  # of each object in each list
     server: ThreadedMotoServer | None = None
     for line in sys.stdin:
         order, *rest = line.split()
