@@ -35,13 +35,16 @@ cdef class SegmentScan:
 
 cdef void _write_row(const unsigned char* chunk, long long at, long long size, long long* rows, long long row) noexcept nogil
 
-@cython.locals(slot=longlong)
-cdef long long _slot(long long* producers, long long producer) noexcept nogil
+@cython.locals(slots=longlong)
+cdef long long _mask_for(long long count) noexcept nogil
 
-@cython.locals(slot=longlong, number=longlong)
+@cython.locals(slot=longlong)
+cdef long long _slot(long long* producers, long long producer, long long mask) noexcept nogil
+
+@cython.locals(slot=longlong, number=longlong, mask=longlong)
 cdef void _mark_needed(long long* rows, long long count, long long* producers, unsigned char* marks,
                        unsigned char* needed) noexcept nogil
 
 @cython.locals(slot=longlong, number=longlong, producer=longlong, attributes=longlong)
 cdef void _mark_forwards(long long* rows, long long count, long long* producers, unsigned char* in_transaction,
-                         unsigned char* needed) noexcept nogil
+                         unsigned char* needed, long long mask) noexcept nogil

@@ -31,8 +31,7 @@ _CONTROL, _TRANSACTIONAL = 0x20, 0x10
 _ENTRIES = 4096
 """Largest number of entries of each index, and of leader epochs, in one call."""
 _ROWS, _SLOTS = 8192, 16384
-"""Largest number of rows in one call, and slots in the hash table of producers: twice as many, so that probes stay
-short."""
+"""Largest number of rows in one call, and of slots in the hash table of producers (``_mask_for``)."""
 _ROW_COLUMNS = 11
 """Columns of a row: position in the chunk, size, base offset, last offset delta, largest timestamp, leader epoch,
 attributes, producer id, producer epoch, base sequence, record count."""
@@ -231,37 +230,49 @@ def _write_row(chunk: Integers, at: int, size: int, rows: Integers, row: int) ->
     rows[row + 10] = words.load_be_i32(chunk, at + 57)
 
 
-def _slot(producers: Integers, producer: int) -> int:
+def _mask_for(count: int) -> int:
+    """Return the mask of slots for ``count`` rows: at least twice as many slots, so that probes stay short."""
+    slots = 16
+    while slots < 2 * count:
+        slots *= 2
+    return slots - 1
+
+
+def _slot(producers: Integers, producer: int, mask: int) -> int:
     """Find the producer's slot in the hash table, or the free slot for it."""
-    slot = (((producer * _SPREAD) & words.MASK_64) >> 40) & (_SLOTS - 1)
+    slot = (((producer * _SPREAD) & words.MASK_64) >> 40) & mask
     while producers[slot] >= 0 and producers[slot] != producer:
-        slot = (slot + 1) & (_SLOTS - 1)
+        slot = (slot + 1) & mask
     return slot
 
 
 def _mark_needed(rows: Integers, count: int, producers: Integers, marks: Integers, needed: Integers) -> None:
-    """Mark the rows that ``needed_rows`` returns. ``producers`` and ``marks`` are working memory for _SLOTS items."""
-    for slot in range(_SLOTS):
+    """Mark the rows that ``needed_rows`` returns. ``producers`` and ``marks`` are working memory for _SLOTS items, of
+    which few rows use, and clear, few."""
+    mask = _mask_for(count)
+    for slot in range(mask + 1):
         producers[slot] = -1
         marks[slot] = 0
-    _mark_forwards(rows, count, producers, marks, needed)
-    for slot in range(_SLOTS):
+    _mark_forwards(rows, count, producers, marks, needed, mask)
+    for slot in range(mask + 1):
         marks[slot] = 0
     number = count - 1
     while number >= 0:
-        slot = _slot(producers, rows[number * _ROW_COLUMNS + _PRODUCER])
+        slot = _slot(producers, rows[number * _ROW_COLUMNS + _PRODUCER], mask)
         if marks[slot] < _KEPT_BATCHES and not rows[number * _ROW_COLUMNS + _ATTRIBUTES] & _CONTROL:
             marks[slot] += 1
             needed[number] = 1
         number -= 1
 
 
-def _mark_forwards(rows: Integers, count: int, producers: Integers, in_transaction: Integers, needed: Integers) -> None:
+def _mark_forwards(
+    rows: Integers, count: int, producers: Integers, in_transaction: Integers, needed: Integers, mask: int
+) -> None:
     """Mark each producer's first row, its control batches and the first batch of each transaction."""
     for number in range(count):
         producer = rows[number * _ROW_COLUMNS + _PRODUCER]
         attributes = rows[number * _ROW_COLUMNS + _ATTRIBUTES]
-        slot = _slot(producers, producer)
+        slot = _slot(producers, producer, mask)
         needed[number] = 1 if producers[slot] < 0 or attributes & _CONTROL else 0
         producers[slot] = producer
         if attributes & _CONTROL:
