@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jvm import java_command
-from tests.support.kafka_jars import KAFKA_3, KAFKA_4, broker_classpath
+from tests.support.apache_kafka import run_tool
+from tests.support.kafka_jars import KAFKA_3, KAFKA_4
 from tests.support.logs import NOW_MS, LogBench, append, batch, marker, producer_batch
 from tidelog.cli import main
 from tidelog.log.unified_log import UnifiedLog
@@ -42,10 +42,7 @@ def write_log(directory: Path) -> UnifiedLog:
 
 
 def dump(version: str, files: list[str], *options: str) -> subprocess.CompletedProcess[str]:
-    command = java_command(
-        version, broker_classpath(version), DUMP_CLASS[version], *options, "--files", ",".join(files)
-    )
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return run_tool(DUMP_CLASS[version], [*options, "--files", ",".join(files)], version=version, timeout_s=120)
 
 
 @pytest.mark.parametrize("version", [KAFKA_4, KAFKA_3])
