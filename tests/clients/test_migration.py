@@ -6,7 +6,6 @@ these by classic ones again. ``--broker=kafka`` shows that Apache Kafka's broker
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,8 @@ from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
-from tests.support.jvm import MIGRATION, java_program
+from tests.support.java_tools import run_program
+from tests.support.jvm import MIGRATION
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -50,7 +50,6 @@ def test_a_group_is_rolled_there_and_back(broker: BrokerProcess, assignor: str) 
     topic = f"rolled-{assignor}"
     Admin(broker.bootstrap).create(topic, 4)
     words = [f"bootstrap={broker.bootstrap}", f"topic={topic}", f"assignor={ASSIGNORS}.{assignor}"]
-    done = subprocess.run(
-        [*java_program(MIGRATION), *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    done = run_program(MIGRATION, words, timeout_s=TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == STEPS, done.stdout + done.stderr

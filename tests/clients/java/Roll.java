@@ -86,10 +86,12 @@ public class Roll {
 
     public static void main(String[] words) throws Exception {
         for (String word : words) options.put(word.split("=", 2)[0], word.split("=", 2)[1]);
+        forget();
         Thread producer = new Thread(Roll::produce);
         producer.start();
+        List<Member> members = new ArrayList<>();
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", options.get("bootstrap")))) {
-            List<Member> members = new ArrayList<>(List.of(new Member("a", true), new Member("b", true)));
+            for (String name : List.of("a", "b")) members.add(new Member(name, true));
             told(admin, "classic", members);
             for (String step : List.of("c", "d", "e-classic", "f-classic")) {
                 members.add(new Member(step, step.endsWith("classic")));
@@ -101,10 +103,21 @@ public class Roll {
             producer.join();
             until(() -> seen.size() >= sent.get());
             for (Member member : members) member.leave();
+        } finally { // after an error the JVM goes on with other programs
+            producing = false;
+            for (Member member : members) member.stopping = true;
         }
         System.out.println("twice " + twice.get());
         System.out.println("missing " + (sent.get() - seen.size()));
-        System.exit(0);
+    }
+
+    /** Forget what an earlier run in this JVM has seen. */
+    static void forget() {
+        owners.clear();
+        seen.clear();
+        twice.set(0);
+        sent.set(0);
+        producing = true;
     }
 
     static void produce() {
