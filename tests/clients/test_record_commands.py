@@ -28,9 +28,14 @@ TIMEOUT_S = 60
 @pytest.fixture(scope="module", params=["tidelog", pytest.param("kafka", marks=[pytest.mark.java, pytest.mark.slow])])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker of either kind, shared by the tests of this module."""
-    kind = ApacheKafka if request.param == "kafka" else TidelogProcess
-    with kind(tmp_path_factory.mktemp(request.param), {"group.initial.rebalance.delay.ms": "0"}) as process:
-        yield process
+    directory, settings = tmp_path_factory.mktemp(request.param), {"group.initial.rebalance.delay.ms": "0"}
+    node: BrokerProcess
+    if request.param == "kafka":
+        node = ApacheKafka(directory, settings, in_shared_jvm=True)
+    else:
+        node = TidelogProcess(directory, settings)
+    with node:
+        yield node
 
 
 @pytest.fixture
