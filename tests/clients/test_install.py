@@ -164,6 +164,7 @@ def test_extensions_can_be_required(source: Path, compiler: dict[str, str]) -> N
     assert "compiled: no" not in output
 
 
+@pytest.mark.usefixtures("installed")  # the source has Cython's C then, in any order of the tests
 def test_a_compiler_that_fails_leaves_nothing_of_an_earlier_build(source: Path, tmp_path: Path) -> None:
     here = shutil.copytree(source, tmp_path / "again", ignore=leave_build_out)
     folder = f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
