@@ -44,6 +44,10 @@ VERSION = os.environ.get("TIDELOG_OBSERVER_VERSION", KAFKA_4)
 QUORUM_COMMAND = "org.apache.kafka.tools.MetadataQuorumCommand"
 SMALL_SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "20000"}
 """Kafka takes one after each topic of a thousand partitions."""
+KILLED = 1
+"""Id of the controller that is killed."""
+LATE_VOTES = {"controller.quorum.election.timeout.ms": "5000"}
+"""Setting of the other controllers, which wait this long at their start before they ask for votes."""
 CATCH_UP_S = 120
 
 
@@ -172,10 +176,19 @@ def test_the_command_prints_a_cluster(combined: KraftNode) -> None:
 
 @pytest.fixture(scope="module")
 def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, KraftNode]]:
-    """Three controllers, two of which run at least, and a broker that is registered at them and is no process."""
+    """Three controllers, two of which run at least, and a broker that is registered at them and is no process.
+
+    KILLED has a JVM of its own, and is the first to ask for votes.
+    """
     directory, ports = tmp_path_factory.mktemp("quorum"), ports_of_controllers(3)
-    overrides = {**SMALL_SNAPSHOTS, **LONG_SESSIONS, "controller.quorum.fetch.timeout.ms": "20000"}
-    nodes = {node_id: KraftNode(directory, node_id, ports, overrides=overrides, version=VERSION) for node_id in ports}
+    settings = {**SMALL_SNAPSHOTS, **LONG_SESSIONS, "controller.quorum.fetch.timeout.ms": "20000"}
+    nodes = {}
+    for node_id in ports:
+        overrides = settings if node_id == KILLED else {**settings, **LATE_VOTES}
+        shared = node_id != KILLED
+        nodes[node_id] = KraftNode(
+            directory, node_id, ports, overrides=overrides, version=VERSION, in_shared_jvm=shared
+        )
     with ExitStack() as stack:
         for node in nodes.values():
             node.format()
@@ -220,6 +233,16 @@ def active_of(quorum: dict[int, KraftNode], follower: MetadataFollower) -> Kraft
     return next(node for node in quorum.values() if node.port == port)
 
 
+def make_active(quorum: dict[int, KraftNode], follower: MetadataFollower, node_id: int) -> None:
+    """Stop and start each other controller that is active, until this one is."""
+    follower.catch_up(CATCH_UP_S)
+    while (active := active_of(quorum, follower)) is not quorum[node_id]:
+        epoch = follower.observer.image.epoch
+        active.terminate()
+        active.start()
+        follow_until(follower, lambda image: image.epoch > epoch, "the next active controller")  # noqa: B023
+
+
 def wait_for_snapshot(node: KraftNode) -> int:
     """Wait until a controller's snapshot holds nearly all partitions, of 100 bytes each; return its end offset."""
 
@@ -238,6 +261,7 @@ def test_the_active_controller_is_killed_and_the_next_one_stopped(quorum: dict[i
     ports = ports_of(quorum)
     broker = RegisteredBroker(ports)
     with MetadataFollower(ObserverConfig(addresses(ports))) as follower:
+        make_active(quorum, follower, KILLED)
         image = follower.catch_up(CATCH_UP_S)
         former: KraftNode | None = None
         for stop, name in ((KraftNode.kill, "after-kill"), (KraftNode.terminate, "after-stop")):
