@@ -81,7 +81,7 @@ OLDER = [version for version in os.environ.get("TIDELOG_IN_PLACE_VERSIONS", "").
 @pytest.mark.parametrize("stop", [BrokerProcess.terminate, BrokerProcess.kill], ids=["stopped", "killed"])
 def test_kafka_takes_over_a_directory_of_tidelog_and_gives_it_back(tmp_path: Path, stop: Stop) -> None:
     ours = TidelogProcess(tmp_path, SETTINGS)
-    theirs = ApacheKafka(tmp_path, KAFKA_SETTINGS, in_shared_jvm=stop is BrokerProcess.terminate)
+    theirs = ApacheKafka(tmp_path, KAFKA_SETTINGS, in_shared_jvm=True)
     samples = Samples("", "sample.", segment_bytes=SEGMENT_BYTES)
     try:
         ours.start()
@@ -97,7 +97,7 @@ def test_kafka_takes_over_a_directory_of_tidelog_and_gives_it_back(tmp_path: Pat
         expect(theirs, written, samples)
         change(theirs.bootstrap)
         changed = facts_of(theirs), picture(theirs.bootstrap, samples.topics)
-        stop(theirs)
+        (theirs.leave_as_killed if stop is BrokerProcess.kill else theirs.terminate)()
         metadata = theirs.data_directory / METADATA_DIRECTORY
         changes = [change for path in metadata.glob("*.log") for change in partition_changes(path, 0)]
         assert any(change.leader == 1 for change in changes)

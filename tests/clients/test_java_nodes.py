@@ -27,6 +27,20 @@ def test_nodes_of_one_jvm_live_on_their_own(tmp_path: Path) -> None:
         Admin(first.bootstrap).create("after-all", 1)
 
 
+def test_a_node_leaves_the_files_of_a_kill_and_recovers(tmp_path: Path) -> None:
+    """The other node of the JVM goes on; no file tells of a clean stop."""
+    node, other = (ApacheKafka(tmp_path / name, in_shared_jvm=True) for name in ("node", "other"))
+    with other, node:
+        Admin(node.bootstrap).create("kept", 1)
+        node.leave_as_killed()
+        assert not (node.data_directory / ".kafka_cleanshutdown").exists()
+        Admin(other.bootstrap).create("meanwhile", 1)
+        node.start()
+        assert "kept" in Admin(node.bootstrap).topics()
+        node.terminate()
+        assert (node.data_directory / ".kafka_cleanshutdown").exists()
+
+
 def test_a_node_that_does_not_start_is_an_error(tmp_path: Path) -> None:
     node = ApacheKafka(tmp_path, {"num.io.threads": "none"}, in_shared_jvm=True)
     with pytest.raises(BrokerError, match=r"ended while it started(.|\n)*num.io.threads"):

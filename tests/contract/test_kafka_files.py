@@ -1,8 +1,8 @@
 """Partition directories in both directions: Tidelog serves those of Apache Kafka, and Apache Kafka those of Tidelog.
 
-Kafka 4.3.1 runs once (KRaft): it writes the samples, is killed, gets directories written by Tidelog, starts again,
-serves both and stops cleanly. Kafka 3.9 runs once beside a ZooKeeper, where topics may have message formats 0 and 1.
-Each leaves two data directories, as killed and as stopped, which the tests only read.
+Kafka 4.3.1 runs once (KRaft): it writes the samples, leaves the files of a kill, gets directories written by Tidelog,
+starts again, serves both and stops cleanly. Kafka 3.9 runs once beside a ZooKeeper, where topics may have message
+formats 0 and 1. Each leaves two data directories, as killed and as stopped, which the tests only read.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def kafka_4(
     tmp_path_factory: pytest.TempPathFactory, tidelog_files: tuple[Path, Picture, Samples]
 ) -> tuple[dict[str, Source], Written]:
     directory = tmp_path_factory.mktemp("kafka-4")
-    kafka = ApacheKafka(directory, KAFKA_SETTINGS)
+    kafka = ApacheKafka(directory, KAFKA_SETTINGS, in_shared_jvm=True)
     ours, served_here, our_samples = tidelog_files
     try:
         kafka.start()
@@ -125,11 +125,10 @@ def kafka_4(
         served = picture(kafka.bootstrap, samples.topics)
         refused = adopt(kafka.data_directory, "--data-dir", directory / "unused")
         assert not (directory / "unused").exists()
-        kafka.kill()
+        kafka.leave_as_killed()
         samples.close()
         copy_tree(kafka.data_directory, directory / "killed")
         put_into_kafka(ours, kafka.data_directory, our_samples.topics)
-        kafka.choose_jvm(shared=True)
         kafka.start()
         served_by_kafka = picture(kafka.bootstrap, our_samples.topics)
         assert picture(kafka.bootstrap, samples.topics) == served, "Kafka itself serves the same after kill -9"
@@ -161,14 +160,14 @@ def put_into_kafka(ours: Path, data: Path, topics: Mapping[str, int]) -> None:
 @pytest.fixture(scope="module")
 def kafka_3(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Source]:
     directory = tmp_path_factory.mktemp("kafka-3")
-    kafka = ZooKeeperKafka(directory, KAFKA_SETTINGS)
+    kafka = ZooKeeperKafka(directory, KAFKA_SETTINGS, in_shared_jvm=True)
     try:
         kafka.start()
         samples = Samples(kafka.bootstrap, "kafka.")
         samples.write(old_formats=True)
         wait_until_cleaned(kafka.data_directory, samples)
         served = picture(kafka.bootstrap, samples.topics)
-        kafka.kill()
+        kafka.leave_as_killed()
         samples.close()
         copy_tree(kafka.data_directory, directory / "killed")
         kafka.start()

@@ -21,6 +21,7 @@ from tests.support.java_tools import tool_server
 from tests.support.jvm import BROKER_HEAP, SMALL_HEAP, broker_options
 from tests.support.kafka_jars import KAFKA_4, broker_classpath
 from tests.support.node_server import NodeThread, node_server
+from tests.support.sparse_copy import copy_tree
 from tidelog.protocol.types import random_uuid, uuid_to_str
 
 CONFIG_COMMAND = rival.CONFIG_COMMAND
@@ -51,8 +52,9 @@ each start: with 8 MiB a node's life in the shared JVM takes 0.38 s of CPU time 
 class ApacheKafka(rival.ApacheKafka):
     """`benchmarks.rivals.apache_kafka.ApacheKafka` with small JVMs; without Java or Maven the test is skipped.
 
-    With ``in_shared_jvm`` the node is a thread (`tests.support.node_server`): it can be stopped, but not killed. It has
-    no process id, and its output is mixed with that of other nodes.
+    With ``in_shared_jvm`` the node is a thread (`tests.support.node_server`): it can be stopped, but not killed
+    (`leave_as_killed` leaves the files of a kill). It has no process id, and its output is mixed with that of other
+    nodes.
     """
 
     def __init__(
@@ -96,6 +98,19 @@ class ApacheKafka(rival.ApacheKafka):
             return
         with suppress(BrokerError):  # it ended by itself
             self.terminate()
+
+    def leave_as_killed(self) -> None:
+        """Stop a node in the shared JVM, with the files in ``log.dirs`` that kill -9 would have left.
+
+        They are copied while the JVM is frozen: what a process has written, the kernel has, whether the process is
+        stopped or killed. Clients see an orderly stop. Raises BrokerError.
+        """
+        left = self.directory / "left-as-killed"
+        with node_server(self.version).frozen():
+            copy_tree(self.data_directory, left)
+        self.terminate()
+        shutil.rmtree(self.data_directory)
+        left.rename(self.data_directory)
 
     def format_data_directory(self) -> None:
         """Copy a formatted directory; with a setting of DECIDE_FORMAT StorageTool formats the directory itself."""

@@ -11,7 +11,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -48,6 +49,18 @@ class NodeServer(LastingJvm):
         if not state:
             raise EOFError(f"the JVM of the nodes ended; see {self.log_path}")
         return state
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The time in which no thread of the JVM runs, and no node of it."""
+        with self.lock:
+            pid = self.running().pid
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                os.waitid(os.P_PID, pid, os.WSTOPPED)
+                yield
+            finally:
+                os.kill(pid, signal.SIGCONT)
 
 
 class NodeThread:

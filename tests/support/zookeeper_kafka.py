@@ -32,8 +32,10 @@ REGISTRATION = b"/brokers/ids/"
 class ZooKeeperKafka(ApacheKafka):
     """One broker and its ZooKeeper, which starts before the broker's first start and runs until `close`."""
 
-    def __init__(self, directory: Path, overrides: Mapping[str, str] | None = None) -> None:
-        super().__init__(directory, overrides, version=KAFKA_3)
+    def __init__(
+        self, directory: Path, overrides: Mapping[str, str] | None = None, *, in_shared_jvm: bool = False
+    ) -> None:
+        super().__init__(directory, overrides, version=KAFKA_3, in_shared_jvm=in_shared_jvm)
         self._zookeeper_port = free_port()
         self._zookeeper: subprocess.Popen[bytes] | None = None
 
@@ -125,7 +127,7 @@ class ZooKeeperKafka(ApacheKafka):
 
     def close(self) -> None:
         """Stop the broker if it still runs, then ZooKeeper."""
-        self.kill()
+        self.discard()
         if self._zookeeper is not None:
             self._zookeeper.kill()
             self._zookeeper.wait()
