@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.support.cluster_clients import WAIT_S, values
-from tests.support.kafka_jars import broker_classpath
+from tests.support.jvm import broker_options
+from tests.support.kafka_jars import KAFKA_4, broker_classpath
 from tests.support.kraft_node import wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
@@ -31,7 +33,10 @@ def cluster(directory: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, 
     jars = broker_classpath().removesuffix("/*")
     words = ["cluster", "start", "--nodes", str(NODES), "--port", "0", "--data-dir", str(directory), "--kafka", jars]
     command = [sys.executable, "-I", "-m", "tidelog.cli", *words, "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "JDK_JAVA_OPTIONS": shlex.join(broker_options(KAFKA_4))}  # a controller of seconds
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
         try:
             yield process, read_ready_document(process)
         finally:
