@@ -153,11 +153,12 @@ def run_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command-line tools to its end; any exit code is accepted.
 
-    It runs in the JVM of `tests.support.java_tools`. With ``in_own_jvm`` or ``java_options`` it runs in one of its own,
-    which a tool needs that reads ``/dev/stdin`` or prints in a shutdown hook of Java. Raises subprocess.TimeoutExpired.
+    It runs in the JVM of `tests.support.java_tools` that has these ``java_options``. With ``in_own_jvm`` it runs in one
+    of its own, which a tool needs that reads ``/dev/stdin`` or prints in a shutdown hook of Java. Raises
+    subprocess.TimeoutExpired.
     """
-    if not in_own_jvm and not java_options:
-        return tool_server(version).run(tool, arguments, stdin, timeout_s)
+    if not in_own_jvm:
+        return tool_server(version, java_options).run(tool, arguments, stdin, timeout_s)
     broker_classpath(version)
     options = (*SMALL_HEAP, *broker_options(version), *java_options)
     return rival.run_tool(tool, arguments, version=version, options=options, stdin=stdin, timeout_s=timeout_s)

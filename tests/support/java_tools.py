@@ -1,8 +1,8 @@
 """Java programs in a JVM that stays: one of Kafka's command-line tools then takes 0.1 s of CPU time in place of 0.6.
 
 ``tests/support/java/ToolServer.java`` calls the main methods of Kafka's tools and of the tests' own programs, one after
-the other. There is one JVM for each version of Kafka, and one for each old release of its clients, in each process of
-the tests. It is killed when that process ends.
+the other. In each process of the tests there is one JVM for each version of Kafka, and one for each old release of its
+clients. Tools that need options of their JVM share another one. It is killed when that process ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from functools import cache
 from pathlib import Path
 
-from tests.support.jvm import TOOL_SERVER, java_program
+from tests.support.jvm import SMALL_HEAP, TOOL_SERVER, java_program
 from tests.support.kafka_jars import KAFKA_4
 from tests.support.lasting_jvm import LastingJvm
 
@@ -72,10 +72,15 @@ class ToolServer(LastingJvm):
         return data
 
 
+def tool_server(version: str, options: tuple[str, ...] = ()) -> ToolServer:
+    """Return the server for the tools of a version that need these options of their JVM."""
+    return _tool_server(version, options)
+
+
 @cache
-def tool_server(version: str) -> ToolServer:
-    """Return the server for the tools of a version."""
-    return ToolServer(lambda: java_program(TOOL_SERVER, version, log_level="WARN"))
+def _tool_server(version: str, options: tuple[str, ...]) -> ToolServer:
+    """Build the server for a version and options."""
+    return ToolServer(lambda: java_program(TOOL_SERVER, version, log_level="WARN", heap=(*SMALL_HEAP, *options)))
 
 
 def run_program(
