@@ -8,6 +8,7 @@ import pytest
 
 from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.files.delta_address import PATIENCE, DeltaAddress, delta_errors
+from tidelog.pipeline.job_errors import JobError
 
 
 def test_a_directory_is_absolute_and_has_no_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,3 +67,22 @@ def test_other_addresses_are_refused(given: str, words: str) -> None:
 def test_errors_of_a_directory_stay_as_they_are() -> None:
     with pytest.raises(FileNotFoundError), delta_errors(DeltaAddress.of("/lake")):
         raise FileNotFoundError("/lake")
+
+
+def test_a_directory_without_a_log_has_no_table(tmp_path: Path) -> None:
+    assert DeltaAddress.of(str(tmp_path / "nothing")).open_if_there() is None
+    (tmp_path / "empty/_delta_log").mkdir(parents=True)
+    assert DeltaAddress.of(str(tmp_path / "empty")).open_if_there() is None
+    (tmp_path / "empty/_delta_log/_last_checkpoint").write_text('{"version": 5, "size": 2}')
+    assert DeltaAddress.of(str(tmp_path / "empty")).open_if_there() is None
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/rows.parquet").write_bytes(b"")
+    assert DeltaAddress.of(str(tmp_path / "other")).open_if_there() is None
+
+
+def test_a_damaged_table_is_an_error_and_not_a_missing_one(tmp_path: Path) -> None:
+    log = tmp_path / "orders/_delta_log"
+    log.mkdir(parents=True)
+    (log / "00000000000000000000.json").write_text("{broken")
+    with pytest.raises(JobError, match="Delta table"):
+        DeltaAddress.of(str(tmp_path / "orders")).open_if_there()
