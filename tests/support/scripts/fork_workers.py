@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
-SOURCES = Path(__file__).resolve().parents[3] / "src"
+ROOT = Path(__file__).resolve().parents[3]
 STANDARD = 3
 """Descriptors of standard input, output and error."""
 MAX_MESSAGE = 16
@@ -35,7 +35,7 @@ class Worker(NamedTuple):
 
 def import_tests(arguments: list[str]) -> None:
     """Import the test modules as pytest does, and compile those that have changed."""
-    sys.path.insert(0, str(SOURCES))
+    sys.path.insert(0, str(ROOT))  # tests/conftest.py removes it
     pytest.main([*arguments, "-qq", "--capture=no", "-p", "no:cacheprovider", "-p", "tests.support.compiling"])
 
 
@@ -68,7 +68,7 @@ class WorkerServer:
             for key, _ in self._selector.select():
                 if key.data is None:
                     return None
-                descriptors = key.data()
+                descriptors: list[int] | None = key.data()
                 if descriptors:
                     return descriptors
 

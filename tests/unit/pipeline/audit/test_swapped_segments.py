@@ -19,6 +19,7 @@ from tidelog.pipeline.audit import transactions as audit_transactions
 from tidelog.pipeline.audit.indices import IndexCheck
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.files import segment_files
+from tidelog.pipeline.files.stamps import stamp_of
 from tidelog.pipeline.jobs import audit as audit_job
 from tidelog.pipeline.jobs.audit import AuditRequest, AuditResult, audit
 from tidelog.pipeline.jobs.reports.audit_report import findings
@@ -128,8 +129,6 @@ def test_a_swap_that_ends_while_the_audit_looks_for_it_is_no_finding(
     renames = begin_swap(segment_at(data, 0), ORDERS["kafka"])
     while len(renames) > left:
         renames.pop(0)()
-    stamp_of = audit_segment.stamp_of
-
     def end_swap_before(path: str) -> Any:
         while path.endswith(".swap") and renames:
             renames.pop(0)()
