@@ -171,14 +171,14 @@ class Changelog:
             self.latest[place] = (record.offset, record.value)
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("TIDELOG_UPSERT_SEEDS", "2"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TIDELOG_UPSERT_SEEDS", "3"))))
 def test_at_every_commit_the_table_is_the_compacted_log(
     data: DataDirectory, kind: Kind, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance, changes = random.Random(seed), Changelog(data, seed)
     monkeypatch.setattr(upsert, "SMALL_BYTES", chance.choice((1, 5000, 1 << 25)))
     monkeypatch.setattr(latest, "ROWS_HELD", chance.choice((3, 1 << 20)))
-    for _ in range(4):
+    for _ in range(3):
         before = dict(changes.latest)
         changes.change(chance.randint(1, 12))
         sizes = {"file_bytes": chance.choice((300, 1 << 20)), "commit_files": chance.choice((2, 64))}
