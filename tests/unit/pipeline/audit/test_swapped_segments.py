@@ -129,6 +129,7 @@ def test_a_swap_that_ends_while_the_audit_looks_for_it_is_no_finding(
     renames = begin_swap(segment_at(data, 0), ORDERS["kafka"])
     while len(renames) > left:
         renames.pop(0)()
+
     def end_swap_before(path: str) -> Any:
         while path.endswith(".swap") and renames:
             renames.pop(0)()
