@@ -57,7 +57,7 @@ class Chunk:
         """Enlarge the buffer so that ``size`` bytes are free in it."""
         wanted = self.used + size + at.PADDING
         if wanted > len(self.buffer):
-            larger: ByteArray = np.zeros(wanted, np.uint8)
+            larger: ByteArray = np.empty(wanted, np.uint8)
             larger[: self.used] = self.buffer[: self.used]
             self.buffer = larger
 
