@@ -27,6 +27,8 @@ PRODUCE_VERSION, OLD_PRODUCE_VERSION, OLD_FETCH_VERSION = 7, 2, 2
 PARTITIONS = 16
 MEBIBYTE = 1 << 20
 TIMESTAMP_MS = 1_700_000_000_000
+DELTA_AT = 3
+"""Where a small record has its offset delta: after its length, its attributes and its timestamp delta."""
 GZIP, SNAPPY, LZ4, ZSTD = CompressionType.GZIP, CompressionType.SNAPPY, CompressionType.LZ4, CompressionType.ZSTD
 
 
@@ -86,11 +88,19 @@ def empty_parts(codec: CompressionType) -> bytes:
     return start + part * ((1_000_000 - len(start)) // len(part))
 
 
-def small_records(count: int, offset_delta: int | None = None) -> bytes:
-    """Build a section of ``count`` records of one byte; offset deltas count from 0, or all are ``offset_delta``."""
+def small_records(count: int) -> bytes:
+    """Build a section of ``count`` records of one byte, with offset deltas from 0.
+
+    Up to 64 records in a row differ in one byte only, the lowest seven bits of a delta that is written doubled.
+    """
     section = bytearray()
-    for number in range(count):
-        append_record(section, Record(number if offset_delta is None else offset_delta, 0, None, b"v"), 0, 0)
+    for first in range(0, count, 64):
+        one = bytearray()
+        append_record(one, Record(first, 0, None, b"v"), 0, 0)
+        alike = min(64, count - first)
+        records = one * alike
+        records[DELTA_AT :: len(one)] = bytes(range(one[DELTA_AT], one[DELTA_AT] + 2 * alike, 2))
+        section += records
     return bytes(section)
 
 
@@ -126,7 +136,7 @@ def digits(size: int) -> bytearray:
     text = b"".join(b"%d," % (number * number % 100_003) for number in range(100_003))
     text = text * (size // len(text) + 1)
     records = [Record(0, TIMESTAMP_MS, None, text[: size // 2]), Record(1, TIMESTAMP_MS, None, text[size // 2 : size])]
-    return build_batch(records, BatchOptions(compression=GZIP))
+    return build_batch(records, BatchOptions(compression=GZIP, level=1))
 
 
 def packed_records(count: int) -> bytearray:
@@ -154,9 +164,7 @@ ROWS = [
     ),
     HostileRequest(
         "produce: 10 old wrappers of 120,000",
-        lambda topic: produce(
-            topic, *((index, old_set(120_000, 1, GZIP)) for index in range(10)), version=OLD_PRODUCE_VERSION
-        ),
+        lambda topic: produce(topic, *enumerate([old_set(120_000, 1, GZIP)] * 10), version=OLD_PRODUCE_VERSION),
     ),
     HostileRequest("produce: 2 M records with wrong offset deltas", lambda t: produce(t, (0, lying_batch(2_000_000)))),
     HostileRequest("produce: 30,000 records with wrong offset deltas", lambda t: produce(t, (0, lying_batch(30_000)))),
@@ -167,11 +175,11 @@ ROWS = [
     ),
     HostileRequest(
         "produce: 16 partitions, 15 MB of gzip each",
-        lambda topic: produce(topic, *((index, zeros(15 * MEBIBYTE, GZIP)) for index in range(PARTITIONS))),
+        lambda topic: produce(topic, *enumerate([zeros(15 * MEBIBYTE, GZIP)] * PARTITIONS)),
     ),
     HostileRequest(
         "produce: 19,000 batches for partitions, most unknown",
-        lambda topic: produce(topic, *((index, build_batch([Record(0, 0, None, b"v")])) for index in range(19_000))),
+        lambda topic: produce(topic, *enumerate([build_batch([Record(0, 0, None, b"v")])] * 19_000)),
     ),
     HostileRequest(
         "produce: 15 MB recompressed by zstd 22",
