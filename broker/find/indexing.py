@@ -73,7 +73,8 @@ class Indexing:
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._current: TopicPartition | None = None
-        self._rows = Rows()
+        self._rows: Rows | None = None
+        """Buffers of the thread, 4 MB, for all logs; a broker without indices has none."""
         self.restarts = 0
         broker.metrics.add_shared_source(self.samples)
 
@@ -244,6 +245,7 @@ class Indexing:
             self._indexers.pop(partition, None)
             return 0
         if indexer is None or indexer.log is not log:
+            self._rows = self._rows or Rows()
             indexer = LogIndexer(log, self._rows)
             indexer.configure(config)
             self._indexers[partition] = indexer

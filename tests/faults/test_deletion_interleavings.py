@@ -42,6 +42,8 @@ OLD_ID, NEW_ID = bytes(range(16)), bytes(range(1, 17))
 SMALL = {"segment.bytes": 700, "index.interval.bytes": 100, "file.delete.delay.ms": 0, "flush.ms": 0}
 WEEK_MS = 7 * 86_400_000
 OLD_RECORDS, NEW_RECORDS = 16, 3
+RESERVE_BYTES = 4096
+"""A disk in memory fills the reserve with zeros."""
 
 
 class Bench:
@@ -69,7 +71,8 @@ class Bench:
         self.is_wanted = True
 
     def new_manager(self, file_system: FileSystem | None = None) -> LogManager:
-        manager = LogManager([str(self.directory)], file_system or self.file_system, self.time, self.config)
+        disk, directories = file_system or self.file_system, [str(self.directory)]
+        manager = LogManager(directories, disk, self.time, self.config, reserve_bytes=RESERVE_BYTES)
         manager.startup()
         return manager
 
