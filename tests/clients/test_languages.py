@@ -22,13 +22,13 @@ from tests.support.placed_records import (
     write_placed,
 )
 from tests.support.readers import read_with_confluent
-from tests.support.toolchains import answer_records, ask, go_program, node_program, question_record
+from tests.support.toolchains import STAY, answer_records, ask, go_program, node_program, question_record
 
 Command = Callable[[], list[str]]
 CLIENTS: dict[str, Command] = {
     "franz-go": lambda: go_program("franz"),
     "sarama": lambda: go_program("sarama"),
-    "kafkajs": lambda: node_program("kafkajs"),
+    "kafkajs": lambda: node_program("kafkajs", STAY),
 }
 ALL_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CODECS = {"franz-go": ALL_CODECS, "sarama": ALL_CODECS, "kafkajs": ("none", "gzip")}

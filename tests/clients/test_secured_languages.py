@@ -21,12 +21,12 @@ from tests.support.placed_records import bare, by_place
 from tests.support.readers import Seen
 from tests.support.secured_clients import Security
 from tests.support.secured_world import WAYS, SecuredWorld, Way
-from tests.support.toolchains import answer_records, ask, go_program, node_program, question_record
+from tests.support.toolchains import STAY, answer_records, ask, go_program, node_program, question_record
 
 CLIENTS = {
     "franz-go": lambda: go_program("franz"),
     "sarama": lambda: go_program("sarama"),
-    "kafkajs": lambda: node_program("kafkajs"),
+    "kafkajs": lambda: node_program("kafkajs", STAY),
 }
 IS_WHOLE = bool(os.environ.get("TIDELOG_CLIENT_MATRIX"))
 USED = WAYS if IS_WHOLE else [Way("MTLS"), Way("SASL_PLAINTEXT", "PLAIN"), Way("SASL_SSL", "SCRAM-SHA-512")]

@@ -1,17 +1,24 @@
 """Programs in Go, JavaScript and Rust, built once below ``build/clients``; their questions and answers are JSON.
 
 Each program reads one question from standard input and prints one answer; keys, values and header values are base64.
+A program with the word STAY answers more questions, one a line.
 A program is built again when its sources or its build command change. A build that was killed has left no file
 ``complete``, so the next caller builds again. Parallel callers wait until one of them has built the program.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
 import re
+import select
 import subprocess
+import tempfile
+import threading
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,6 +40,8 @@ OLDEST_GO = (1, 21)
 GO_BUILD = ("build", "-buildvcs=false", "-gcflags=all=-N -l -dwarf=false", "-ldflags=-s -w")
 """Without optimization and debugging information. Go compiles its standard library, too, where its cache is empty: with
 the four clients that takes 63 s of CPU time in place of 100."""
+STAY = "stay"
+"""Last word of the command of a program that answers each line of its input, until an answer fails."""
 Run = Callable[[list[str], Path, float], subprocess.CompletedProcess[str]]
 """A function that runs a command in a directory, for so many seconds at most."""
 
@@ -114,8 +123,11 @@ def _record(fields: Mapping[str, Any]) -> Record:
 def ask(command: list[str], question: Mapping[str, Any]) -> dict[str, Any]:
     """Run a program with one question, and return its answer.
 
-    If the program fails, the test fails and shows the end of the program's standard error.
+    If the program fails, the test fails and shows the end of the program's standard error. A program with the word STAY
+    runs on for the next question.
     """
+    if command[-1] == STAY:
+        return _lasting(tuple(command)).ask(question)
     done = subprocess.run(
         command,
         input=json.dumps(question).encode(),
@@ -126,6 +138,62 @@ def ask(command: list[str], question: Mapping[str, Any]) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
+
+
+class LastingProgram:
+    """A program that stays until a question fails: a start of Node takes 0.2 s of CPU time. Any thread may ask."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the program
+        atexit.register(self._end)
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to a question. If the program ends, the test fails and shows what it wrote since then to
+        standard error.
+
+        Raises subprocess.TimeoutExpired.
+        """
+        with self._lock:
+            if self._process is None:
+                self._process = subprocess.Popen(
+                    self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+                )
+            errors_before = os.fstat(self._errors.fileno()).st_size
+            line = self._exchange(self._process, json.dumps(question).encode() + b"\n")
+            if not line:
+                self._end()
+                errors = os.pread(self._errors.fileno(), 1 << 20, errors_before)
+                raise AssertionError(errors.decode(errors="replace")[-3000:])
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _exchange(self, process: subprocess.Popen[bytes], line: bytes) -> bytes:
+        """Write a line and return the program's next line; empty if it has ended."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError):  # its standard error says why it has ended
+            process.stdin.write(line)
+            process.stdin.flush()
+        if not select.select([process.stdout], [], [], RUN_TIMEOUT_S)[0]:
+            process.kill()
+            self._end()
+            raise subprocess.TimeoutExpired(self._command, RUN_TIMEOUT_S)
+        return process.stdout.readline()
+
+    def _end(self) -> None:
+        """Let the program end, which it does with its input."""
+        if self._process is not None:
+            with suppress(BrokenPipeError):
+                self._process.communicate()
+            self._process = None
+
+
+@cache
+def _lasting(command: tuple[str, ...]) -> LastingProgram:
+    return LastingProgram(command)
 
 
 @cache
@@ -150,8 +218,8 @@ def _go() -> str:
 
 
 @cache
-def node_program(name: str) -> list[str]:
-    """Return the command of ``node/<name>.js`` with the packages that ``node/package.json`` pins."""
+def node_program(name: str, *words: str) -> list[str]:
+    """Return the command of ``node/<name>.js``, and ``words``, with the packages that ``node/package.json`` pins."""
     node = require_tool("node", NODE_INSTALL)
     npm = require_tool("npm", NODE_INSTALL)
     directory = installed(
@@ -159,7 +227,7 @@ def node_program(name: str) -> list[str]:
         lambda _target: [npm, "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock"],
         [PROGRAMS / "node" / file for file in (f"{name}.js", "package.json")],
     )
-    return [node, str(directory / f"{name}.js")]
+    return [node, str(directory / f"{name}.js"), *words]
 
 
 @cache

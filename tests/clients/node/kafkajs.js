@@ -1,8 +1,9 @@
-// A program for kafkajs: reads one question in JSON on standard input and prints the answer in JSON.
-// Run by tests.support.toolchains.
+// A program for kafkajs: answers each line of standard input, JSON, by a line of JSON. It ends with its input, or when a
+// question fails: then standard error says why. Run by tests.support.toolchains.
 'use strict'
 
 const fs = require('fs')
+const readline = require('readline')
 const { CompressionTypes, ConfigResourceTypes, Kafka, PartitionAssigners, logLevel } = require('kafkajs')
 
 const TIMEOUT_MS = 60_000
@@ -115,10 +116,13 @@ async function until(condition) {
 /** Counts records; one that a member did not commit before a rebalance comes twice. */
 const distinct = (records) => new Set(records.map(({ partition, offset }) => `${partition} ${offset}`)).size
 
+let readers = 0
+
 /** kafkajs reads through groups only: one member reads all. */
 async function consume(asked) {
   const records = []
-  const member = await join({ ...asked, group: `reads-${asked.topic}-${process.pid}` }, connect(asked), (one) => records.push(one))
+  const group = `reads-${asked.topic}-${process.pid}-${++readers}`
+  const member = await join({ ...asked, group }, connect(asked), (one) => records.push(one))
   await until(() => distinct(records) >= asked.count)
   await member.consumer.disconnect()
   return { records }
@@ -171,16 +175,22 @@ async function transactions(asked) {
   return { committed: true }
 }
 
-setTimeout(() => {
-  console.error(`took more than ${TIMEOUT_MS} ms`)
-  process.exit(1)
-}, TIMEOUT_MS).unref()
-const asked = JSON.parse(fs.readFileSync(0, 'utf8'))
 const modes = { produce, consume, group, admin, transactions, ping }
+
 function fail(error) {
   console.error(error)
   process.exit(1)
 }
-modes[asked.mode](asked).then((answer) => {
-  process.stdout.write(JSON.stringify(answer), () => process.exit(0))
-}, fail)
+
+async function serve() {
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    const asked = JSON.parse(line)
+    const limit = setTimeout(() => fail(`took more than ${TIMEOUT_MS} ms`), TIMEOUT_MS)
+    const answer = await modes[asked.mode](asked)
+    clearTimeout(limit)
+    process.stdout.write(`${JSON.stringify(answer)}\n`)
+  }
+  process.exit(0)
+}
+
+serve().catch(fail)
