@@ -28,6 +28,9 @@ MAX_WITHOUT_LEADER_S = 3.0
 UNCHANGED = -2
 """The leader in a record that changes other things."""
 SETTINGS = {
+    # A broker starts and stops by the answers to its heartbeats, and meanwhile all clients run. Kafka's default of two
+    # seconds is more than half a session here, which it logs as an error.
+    "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "3000",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "3",
