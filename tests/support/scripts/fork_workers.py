@@ -3,6 +3,9 @@
 The arguments are the descriptor of a listening socket, then those of pytest. Each connection (`forked_worker.py`) is
 one worker: it brings the worker's standard input, output and error, and is sent the worker's exit code. A connection
 that is closed before that kills its worker. This process ends when its standard input is closed.
+
+Imports start threads of Polars and of allocators of memory. A fork does not have them; the allocators prepare for that,
+and Polars starts the threads that it needs with its first query.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import selectors
 import signal
 import socket
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -115,7 +119,8 @@ def main() -> None:
     import_tests(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the workers, and for the process that prints
     gc.freeze()
-    with socket.socket(fileno=int(descriptor)) as listening:
+    with socket.socket(fileno=int(descriptor)) as listening, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on warns of forks beside any thread
         descriptors = WorkerServer(listening).serve()
     if descriptors is not None:
         run_worker(descriptors)
