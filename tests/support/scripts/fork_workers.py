@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -40,6 +41,7 @@ class Worker(NamedTuple):
 def import_tests(arguments: list[str]) -> None:
     """Import the test modules as pytest does, and compile those that have changed."""
     sys.path.insert(0, str(ROOT))  # tests/conftest.py removes it
+    import_module("tests")  # from here, not by the link in src
     pytest.main([*arguments, "-qq", "--capture=no", "-p", "no:cacheprovider", "-p", "tests.support.compiling"])
 
 
