@@ -95,14 +95,18 @@ def test_many_requests_under_way_keep_their_order(options: SinkOptions) -> None:
 class FencingFile(StagedFile):
     """A staged file at whose last batch, so within the transaction, a newer driver of the query appears."""
 
-    bootstrap: str = ""
+    options: SinkOptions = dataclasses.field(kw_only=True)
 
     def read(self, batch: BatchAddress) -> bytearray:
-        """Read the batch; where it is the last one, a newer driver has sent InitProducerId before."""
+        """Read the batch; where it is the last one, after InitProducerId of a newer driver, when the broker has some
+        batches before it."""
         if batch == self.batches[-1]:
+            deadline = time.monotonic() + ARRIVAL_S
+            while not read(self.options, "read_uncommitted"):
+                assert time.monotonic() < deadline, "no batch reached the broker"
             name = f"tidelog-spark-{self.task.writer}"
             request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=10_000)
-            with Cluster(self.bootstrap, 5) as cluster:
+            with Cluster(self.options.bootstrap, 5) as cluster:
                 coordinator = cluster.coordinator(name, TRANSACTION)
                 while (
                     ask(coordinator, request, InitProducerIdResponse, 4).error_code == ConcurrentTransactionsError.code
@@ -114,7 +118,7 @@ class FencingFile(StagedFile):
 def test_a_driver_that_another_one_fenced_publishes_nothing(options: SinkOptions) -> None:
     writer = str(uuid.uuid4())
     staged = stage(options, writer, 0)
-    fenced = FencingFile(staged.task, staged.path, staged.batches, bootstrap=options.bootstrap)
+    fenced = FencingFile(staged.task, staged.path, staged.batches, options=options)
     with pytest.raises(PublishError, match="another driver writes for this query"):
         publish(options, Publication(writer, 0, (fenced,)))
     assert read(options) == []
