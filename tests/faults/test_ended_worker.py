@@ -49,6 +49,19 @@ def test_waits(number):
     Path(__file__).with_name(f"waits-{number}").touch()
     time.sleep(600)
 """
+ABANDONED = """\
+import os
+import signal
+import time
+from pathlib import Path
+
+def test_waits_while_its_connection_is_closed():
+    run = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+    for pid in Path(f"/proc/{run}/task/{run}/children").read_text().split():
+        if b"forked_worker.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(int(pid), signal.SIGKILL)
+    time.sleep(600)
+"""
 END_S = 60
 PASSING = """\
 import pytest
@@ -59,10 +72,10 @@ def test_number(number):
 """
 
 
-def run(directory: Path) -> subprocess.Popen[str]:
-    """Start pytest with two workers for the files of a directory."""
+def run(directory: Path, workers: int = 2) -> subprocess.Popen[str]:
+    """Start pytest with workers for the files of a directory."""
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    options = ["-p", "xdist.plugin", "-p", "no:cacheprovider", "--numprocesses=2", "-c", "/dev/null"]
+    options = ["-p", "xdist.plugin", "-p", "no:cacheprovider", f"--numprocesses={workers}", "-c", "/dev/null"]
     options += [f"--rootdir={directory}", "-o", f"pythonpath={ROOT}"]
     command = [sys.executable, "-m", "pytest", *options, str(directory)]
     return subprocess.Popen(
@@ -96,6 +109,16 @@ def test_a_test_that_ends_its_worker_fails_and_the_others_run(tmp_path: Path, is
     assert process.returncode == 1, printed
     assert "FAILED test_ending.py::test_number[2]" in printed
     assert f"1 failed, {9 if is_forked else 11} passed" in printed
+
+
+def test_a_worker_whose_connection_is_closed_is_killed_and_another_one_is_forked(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(FORKED + CONFTEST)
+    (tmp_path / "test_abandoned.py").write_text(ABANDONED)
+    (tmp_path / "test_later.py").write_text(IMPORTED)
+    with run(tmp_path, workers=1) as process:
+        printed, _ = process.communicate(timeout=END_S)
+    assert process.returncode == 1, printed
+    assert "1 failed, 1 passed" in printed, printed
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["Ctrl-C", "killed"])

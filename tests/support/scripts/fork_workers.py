@@ -103,7 +103,7 @@ class WorkerServer:
         _, status = os.waitpid(worker.pid, 0)
         self._selector.unregister(worker.end)
         os.close(worker.end)
-        if worker.connection in self._selector.get_map():
+        if worker.connection.fileno() >= 0:  # not closed by `kill`
             self._selector.unregister(worker.connection)
             worker.connection.send(str(os.waitstatus_to_exitcode(status)).encode())
             worker.connection.close()
