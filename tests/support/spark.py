@@ -21,12 +21,15 @@ JAVA_OPTIONS = " ".join(WITHOUT_ARCHIVE)
 classes are not verified: a session takes 10 s of CPU time in place of 12. An archive of the classes, as Kafka's JVMs
 have one, takes 29 s to write, and saves 5 s in each of the few sessions of a run."""
 SETTINGS = {
+    "spark.python.daemon.module": "tests.support.scripts.spark_daemon",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    )
+    ),
 }
-"""Settings of the shared session. The default class starts a ``readlink`` for each file of a checkpoint: in 32 tests of
-streams 3,800 processes, which take 10 of their 63 s of CPU time. Sessions that tests kill use the default."""
+"""Settings of the shared session. Python workers are forked with all modules imported: two modules of tests take 51 s
+of CPU time in place of 63. The default class for checkpoints starts a ``readlink`` for each file of one: in 32 tests of
+streams 3,800 processes, which take 10 of their 63 s. Sessions of other processes use the defaults: the workers of
+``test_cluster.py`` and ``test_sink_kills.py`` import what they need."""
 
 
 @contextmanager
