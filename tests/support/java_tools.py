@@ -3,6 +3,9 @@
 ``tests/support/java/ToolServer.java`` calls the main methods of Kafka's tools and of the tests' own programs, one after
 the other. In each process of the tests there is one JVM for each version of Kafka, and one for each old release of its
 clients. Tools that need options of their JVM share another one. It is killed when that process ends.
+
+Some tools leave clients open, as their own JVM would end: ``kafka-transactions`` does. Eight such clients, whose broker
+has gone, take a tenth of a processor. So a JVM that has some is killed when the tests of their module have ended.
 """
 
 from __future__ import annotations
@@ -11,18 +14,46 @@ import select
 import struct
 import subprocess
 import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 from tests.support.jvm import SMALL_HEAP, TOOL_SERVER, java_program
 from tests.support.kafka_jars import KAFKA_4
 from tests.support.lasting_jvm import LastingJvm
 
+CLIENT_THREADS = ("kafka-admin-client", "kafka-producer", "kafka-coordinator", "consumer_background")
+"""How the names of threads of Kafka's clients begin."""
 _INT = struct.Struct(">i")
+_MAX_NAME = 15
+"""Linux keeps so many characters of a thread's name."""
+_servers: weakref.WeakSet[ToolServer] = weakref.WeakSet()
 
 
 class ToolServer(LastingJvm):
     """A JVM that runs programs, one after the other."""
+
+    def __init__(self, make_command: Callable[[], list[str]]) -> None:
+        super().__init__(make_command)
+        _servers.add(self)
+
+    def left_clients(self) -> list[str]:
+        """Return the names of threads of clients that tools have left; none on systems other than Linux."""
+        beginnings = tuple(name[:_MAX_NAME] for name in CLIENT_THREADS)
+        return [name for name in self._thread_names() if name.startswith(beginnings)]
+
+    def _thread_names(self) -> list[str]:
+        if self._process is None:
+            return []
+        names = []
+        for thread in Path(f"/proc/{self._process.pid}/task").glob("*/comm"):
+            with suppress(OSError):  # it has just ended
+                names.append(thread.read_text().rstrip("\n"))
+        return names
 
     def run(
         self, tool: str, arguments: list[str], stdin: str | None, timeout_s: float
@@ -70,6 +101,15 @@ class ToolServer(LastingJvm):
                 raise EOFError("the JVM of the tools ended")
             data += received
         return data
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Kill the JVMs in which tools have left clients, after the last test of a module."""
+    if _servers and (nextitem is None or nextitem.path != item.path):
+        for server in _servers:
+            if server.left_clients():
+                server.kill()
 
 
 def tool_server(version: str, options: tuple[str, ...] = ()) -> ToolServer:

@@ -43,3 +43,20 @@ def test_a_tool_that_does_not_answer_is_a_timeout(monkeypatch: pytest.MonkeyPatc
 def test_a_jvm_that_has_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises((EOFError, BrokenPipeError)):
         make_server(monkeypatch, "").run("tool", [], None, 30.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of threads are read from /proc")
+@pytest.mark.parametrize(("name", "is_killed"), [("kafka-admin-client-thread | adminclient-1", True), ("java", False)])
+def test_a_jvm_with_a_client_that_a_tool_left_ends_with_the_module(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, name: str, is_killed: bool
+) -> None:
+    naming = f"import ctypes; ctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)"
+    server = make_server(monkeypatch, f"{naming}; {ANSWER}; sys.stdout.flush(); sys.stdin.read()")
+    monkeypatch.setattr(java_tools, "_servers", {server})
+    server.run("tool", [], None, 2 * COMPILATION_S)
+    process = server.running()
+    java_tools.pytest_runtest_teardown(request.node, request.node)
+    assert process.poll() is None
+    java_tools.pytest_runtest_teardown(request.node, None)
+    assert (process.poll() is not None) is is_killed
+    server.kill()
