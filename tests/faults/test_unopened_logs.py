@@ -173,6 +173,7 @@ class LivedIn:
         create_topic(before, "indexed", PARTITIONS, configs={"index.keys": "true", "index.tag.header": "h"})
         self._use(before)
         before.loop.advance(1000)
+        before.stop_threads()
         before.close()
         self.world = ShareWorld(directory, TEXTS)
         self.opened_on_the_loop: list[str] = []
@@ -223,8 +224,11 @@ class LivedIn:
 
 
 @pytest.fixture
-def lived_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LivedIn:
-    return LivedIn(tmp_path, monkeypatch)
+def lived_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LivedIn]:
+    """A broker whose indexer has ended when the directory is removed."""
+    lived_in = LivedIn(tmp_path, monkeypatch)
+    yield lived_in
+    lived_in.world.stop_threads()
 
 
 @pytest.mark.parametrize("api_key", sorted(REGISTRY), ids=lambda key: ApiKey(key).name)
@@ -253,7 +257,6 @@ def test_no_background_work_has_the_loop_open_a_log(lived_in: LivedIn) -> None:
     assert transaction is not None
     assert not transaction.unmarked
     assert lived_in.opened_on_the_loop == []
-    indexing_of(world.broker).stop()
 
 
 @pytest.mark.parametrize("name", [WIDE_TOPIC + "?from=2020-01-01", "indexed?key=a", "indexed?tag=a"])

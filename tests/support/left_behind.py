@@ -1,9 +1,11 @@
-"""Checks that tests leave the process that runs them unchanged: its priority, its open descriptors, and other state.
+"""Checks that tests leave the process that runs them unchanged: its priority, descriptors, threads, and other state.
 
 A worker runs a thousand tests, and a change would affect all later tests. Every broker and JVM that tests start
 inherits the priority of the worker's main thread. After a test that lowered this priority, all later processes get
 less CPU time.
-``select``, which clients under test use, does not work with descriptors from 1,024 on.
+``select``, which clients under test use, does not work with descriptors from 1,024 on. A broker's thread that a test
+has not stopped wakes many times a second, and takes the interpreter's lock from all later tests. It may also write into
+the test's directory while that is removed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import suppress
@@ -24,6 +27,8 @@ from tests.support.faulty_file_system import kill_all
 
 MAX_DESCRIPTORS = 512
 """Limit of open descriptors after a module; Spark, librdkafka and duckdb keep about a hundred open."""
+ENDING_S = 1.0
+"""Time for threads that have been told to end."""
 _OPEN = "/proc/self/fd"
 _NICENESS = pytest.StashKey[int]()
 _STATE = pytest.StashKey[dict[str, object]]()
@@ -59,6 +64,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     assert now == before, f"the main thread's niceness became {now}: processes that are started later inherit it"
     if nextitem is None or nextitem.path != item.path:
         check_descriptors(MAX_DESCRIPTORS)
+        check_threads()
     return result
 
 
@@ -119,6 +125,21 @@ def main_thread_niceness() -> int:
 def open_descriptors() -> list[str]:
     """Return the numbers of the process's open descriptors, as texts; none on systems other than Linux."""
     return os.listdir(_OPEN) if sys.platform == "linux" else []
+
+
+def own_threads() -> list[threading.Thread]:
+    """Return the running threads whose function is one of the package's."""
+    targets = ((thread, getattr(thread, "_target", None)) for thread in threading.enumerate())
+    return [thread for thread, target in targets if getattr(target, "__module__", "").startswith("tidelog.")]
+
+
+def check_threads() -> None:
+    """Raise AssertionError if a thread that the package has started does not end by itself within a second."""
+    deadline = time.monotonic() + ENDING_S
+    for thread in own_threads():
+        thread.join(max(deadline - time.monotonic(), 0))
+    left = Counter(thread.name for thread in own_threads())
+    assert not left, f"threads of brokers that a test has not stopped: {dict(left)}"
 
 
 def check_descriptors(limit: int) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from tests.support import left_behind
 from tests.support.left_behind import (
     check_descriptors,
     check_state,
+    check_threads,
     main_thread_niceness,
     process_state,
     pytest_runtest_setup,
@@ -143,3 +146,20 @@ def test_state_that_is_left_is_named(change: Callable[[], object], named: str, m
         signal.signal(signal.SIGUSR2, handler)
         os.environ.pop("LEFT", None)
         logging.getLogger("tests.left").setLevel(logging.NOTSET)
+
+
+def test_a_thread_of_the_package_that_is_left_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    def work() -> None:
+        released.wait()
+
+    work.__module__ = "tidelog.broker.made_up"
+    monkeypatch.setattr(left_behind, "ENDING_S", 0.0)
+    thread = threading.Thread(target=work, name="forgotten", daemon=True)
+    thread.start()
+    with pytest.raises(AssertionError, match="forgotten"):
+        check_threads()
+    released.set()
+    thread.join()
+    check_threads()
