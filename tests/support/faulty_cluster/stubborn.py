@@ -15,9 +15,9 @@ from tidelog.protocol.record.record_batch import Record, build_batch
 
 
 class Answer(NamedTuple):
-    """An acknowledgement with acks=all, and its time by the monotonic clock."""
+    """An acknowledgement with acks=all, and when its request was sent, by the monotonic clock."""
 
-    at: float
+    sent_at: float
     position: Position
 
 
@@ -50,6 +50,7 @@ class Stubborn(Worker):
             name=self._topic, topic_id=topic_id, partition_data=[PartitionProduceData(index=0, records=batch)]
         )
         request = ProduceRequest(acks=-1, timeout_ms=2000, topic_data=[topic])
+        sent_at = time.monotonic()
         answer = client.call(request, ProduceResponse).responses[0].partition_responses[0]
         if answer.error_code == 0:
-            self.answers.append(Answer(time.monotonic(), Position(self._topic, 0, answer.base_offset, value)))
+            self.answers.append(Answer(sent_at, Position(self._topic, 0, answer.base_offset, value)))
