@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from benchmarks.rivals.process import BrokerProcess
-from tests.support import java_tools, unit_cost, worker_reports
+from tests.support import lasting_jvm, unit_cost, worker_reports
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 from tests.support.collected import pytest_collection  # noqa: F401
@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     ):  # as in a shell's background; processes of tests would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(unit_cost)
-    config.pluginmanager.register(java_tools)
+    config.pluginmanager.register(lasting_jvm)
     worker_reports.send_fewer(config)
     note_socket_origins()
 

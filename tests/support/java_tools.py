@@ -14,13 +14,9 @@ import select
 import struct
 import subprocess
 import time
-import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 from tests.support.jvm import SMALL_HEAP, TOOL_SERVER, java_program
 from tests.support.kafka_jars import KAFKA_4
@@ -31,20 +27,15 @@ CLIENT_THREADS = ("kafka-admin-client", "kafka-producer", "kafka-coordinator", "
 _INT = struct.Struct(">i")
 _MAX_NAME = 15
 """Linux keeps so many characters of a thread's name."""
-_servers: weakref.WeakSet[ToolServer] = weakref.WeakSet()
 
 
 class ToolServer(LastingJvm):
     """A JVM that runs programs, one after the other."""
 
-    def __init__(self, make_command: Callable[[], list[str]]) -> None:
-        super().__init__(make_command)
-        _servers.add(self)
-
-    def left_clients(self) -> list[str]:
-        """Return the names of threads of clients that tools have left; none on systems other than Linux."""
+    def ends_with_module(self) -> bool:
+        """Return whether tools have left clients, by the names of their threads; False on systems other than Linux."""
         beginnings = tuple(name[:_MAX_NAME] for name in CLIENT_THREADS)
-        return [name for name in self._thread_names() if name.startswith(beginnings)]
+        return any(name.startswith(beginnings) for name in self._thread_names())
 
     def _thread_names(self) -> list[str]:
         if self._process is None:
@@ -101,15 +92,6 @@ class ToolServer(LastingJvm):
                 raise EOFError("the JVM of the tools ended")
             data += received
         return data
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Kill the JVMs in which tools have left clients, after the last test of a module."""
-    if _servers and (nextitem is None or nextitem.path != item.path):
-        for server in _servers:
-            if server.left_clients():
-                server.kill()
 
 
 def tool_server(version: str, options: tuple[str, ...] = ()) -> ToolServer:

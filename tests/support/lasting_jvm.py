@@ -5,9 +5,14 @@ from __future__ import annotations
 import atexit
 import subprocess
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+
+import pytest
+
+_lasting: weakref.WeakSet[LastingJvm] = weakref.WeakSet()
 
 
 class LastingJvm:
@@ -23,6 +28,7 @@ class LastingJvm:
         self.lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         atexit.register(self.kill)
+        _lasting.add(self)
 
     def kill(self) -> None:
         """Kill the JVM; the next request starts another one."""
@@ -30,6 +36,10 @@ class LastingJvm:
             self._process.kill()
             self._process.communicate()
             self._process = None
+
+    def ends_with_module(self) -> bool:
+        """Return whether the tests of a module have left something in the JVM that would disturb later ones."""
+        return False
 
     def running(self) -> subprocess.Popen[bytes]:
         """Return the JVM; the first time, or after a kill, compile its program if needed, and start it."""
@@ -41,3 +51,12 @@ class LastingJvm:
                     self._make_command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0
                 )
         return self._process
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Kill the JVMs in which the tests of a module have left something, after the last of them."""
+    if _lasting and (nextitem is None or nextitem.path != item.path):
+        for jvm in _lasting:
+            if jvm.ends_with_module():
+                jvm.kill()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support import java_tools
+from tests.support import java_tools, lasting_jvm
 from tests.support.java_tools import ToolServer
 
 ANSWER = "import struct, sys; sys.stdout.buffer.write(struct.pack('>ii2si', 0, 2, b'ok', 0))"
@@ -52,11 +52,11 @@ def test_a_jvm_with_a_client_that_a_tool_left_ends_with_the_module(
 ) -> None:
     naming = f"import ctypes; ctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)"
     server = make_server(monkeypatch, f"{naming}; {ANSWER}; sys.stdout.flush(); sys.stdin.read()")
-    monkeypatch.setattr(java_tools, "_servers", {server})
+    monkeypatch.setattr(lasting_jvm, "_lasting", {server})
     server.run("tool", [], None, 2 * COMPILATION_S)
     process = server.running()
-    java_tools.pytest_runtest_teardown(request.node, request.node)
+    lasting_jvm.pytest_runtest_teardown(request.node, request.node)
     assert process.poll() is None
-    java_tools.pytest_runtest_teardown(request.node, None)
+    lasting_jvm.pytest_runtest_teardown(request.node, None)
     assert (process.poll() is not None) is is_killed
     server.kill()
