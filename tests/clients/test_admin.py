@@ -15,7 +15,8 @@ from confluent_kafka import KafkaException
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
 from tests.support.kafka_python import kafka
-from tests.support.readers import Seen, read_with_confluent
+from tests.support.readers import read_with_confluent
+from tests.support.seen import Seen
 from tests.support.writers import Writer
 
 CONFIGS = {"retention.ms": "123456789", "cleanup.policy": "compact", "max.message.bytes": "2000000"}

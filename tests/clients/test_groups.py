@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaExcepti
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
 from tests.support.kafka_python import kafka
-from tests.support.readers import Seen
+from tests.support.seen import Seen
 from tests.support.writers import Writer
 
 SECONDS = 30.0

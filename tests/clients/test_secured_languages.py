@@ -18,9 +18,9 @@ import pytest
 
 from tests.support.admin import Admin
 from tests.support.placed_records import bare, by_place
-from tests.support.readers import Seen
 from tests.support.secured_clients import Security
 from tests.support.secured_world import WAYS, SecuredWorld, Way
+from tests.support.seen import Seen
 from tests.support.toolchains import STAY, answer_records, ask, go_program, node_program, question_record
 
 CLIENTS = {

@@ -22,7 +22,7 @@ from tests.support.jvm import SMALL_HEAP, broker_options
 from tests.support.kafka_jars import KAFKA_4
 from tests.support.kafka_python import kafka, take_up_join
 from tests.support.kraft_node import wait_until
-from tests.support.readers import Seen
+from tests.support.seen import Seen
 from tests.support.toolchains import answer_records, ask, question_record
 
 END_LIMIT_S = 120

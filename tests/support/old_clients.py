@@ -19,8 +19,8 @@ from benchmarks.rivals.kafka_jars import JAVA_INSTALL
 from tests.support.java_tools import ToolServer, tool_server
 from tests.support.jvm import SMALL_HEAP, TOOL_SERVER, WITHOUT_ARCHIVE, compile_java, compile_together
 from tests.support.kafka_jars import KAFKA_4, broker_classpath, client_classpath
-from tests.support.readers import Seen
 from tests.support.requirements import require_tool
+from tests.support.seen import Seen
 from tests.support.toolchains import PROGRAMS, RUN_TIMEOUT_S, Record, installed
 
 NULL = "-"

@@ -9,8 +9,9 @@ from typing import Any
 from confluent_kafka import Producer
 
 from tests.support.admin import Admin
-from tests.support.readers import Position, Seen
+from tests.support.readers import Position
 from tests.support.real_text import real_lines
+from tests.support.seen import Seen
 from tests.support.toolchains import Record
 from tests.support.writers import record_of
 

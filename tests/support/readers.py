@@ -7,7 +7,6 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import confluent_kafka
@@ -15,21 +14,11 @@ import confluent_kafka
 from tests.support.aiokafka_client import aiokafka
 from tests.support.kafka_python import kafka
 from tests.support.requirements import require_tool
+from tests.support.seen import Seen
 
 READ_TIMEOUT_S = 120.0
 KCAT_INSTALL = "apt-get install kcat"
 FETCH_BYTES = 4 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A record as a client reports it."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
-
-
 Position = tuple[int, int]
 """Partition and offset."""
 Reader = Callable[[str, str, Mapping[int, int]], dict[Position, Seen]]

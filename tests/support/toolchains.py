@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rivals.kafka_jars import BUILD, build_lock
-from tests.support.readers import Seen
 from tests.support.requirements import missing, require_tool
+from tests.support.seen import Seen
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "clients"
 INSTALL_TIMEOUT_S = 280

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import confluent_kafka
 
-from tests.support.readers import Position, Seen
+from tests.support.readers import Position
 from tests.support.real_text import Line
+from tests.support.seen import Seen
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FLUSH_TIMEOUT_S = 120.0
