@@ -35,7 +35,7 @@ def fill_at_random(data: DataDirectory, chance: random.Random) -> list[Row]:
     """Write records of some days, in no order of time; returns their topic, partition, offset and time."""
     rows: list[Row] = []
     for topic, partition in (("orders", 0), ("orders", 1), ("payments", 0)):
-        for _ in range(chance.randint(1, 12)):
+        for _ in range(chance.randint(1, 8)):
             times = [BEGIN_MS + chance.randrange(-HOUR_MS, 3 * HOUR_MS) for _ in range(chance.randint(1, 6))]
             records = [Record(n, time, b"k", b"v%d" % time) for n, time in enumerate(times)]
             first = write(data.log(topic, partition), records)

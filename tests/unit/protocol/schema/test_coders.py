@@ -71,9 +71,10 @@ def test_every_message_of_every_version_is_decoded_to_itself(part: int) -> None:
                 assert decoder.decode(encoded, 0) == (message, len(encoded)), (cls, version)
 
 
-@settings(max_examples=150 * DEPTH, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@pytest.mark.parametrize("part", range(PARTS))
+@settings(max_examples=152 * DEPTH // PARTS, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
-def test_all_coders_agree_on_arbitrary_values(data: st.DataObject) -> None:
+def test_all_coders_agree_on_arbitrary_values(data: st.DataObject, part: int) -> None:
     cls, version = _message_and_version(data)
     message = arbitrary(cls, version, DrawnChoices(lambda low, high: data.draw(st.integers(low, high))))
     encoded = oracle.encode(message, version)
