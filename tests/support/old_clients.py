@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
-import json
 import os
-import select
 import subprocess
 import sys
 from base64 import b64decode, b64encode
@@ -19,6 +16,7 @@ from benchmarks.rivals.kafka_jars import JAVA_INSTALL
 from tests.support.java_tools import ToolServer, tool_server
 from tests.support.jvm import SMALL_HEAP, TOOL_SERVER, WITHOUT_ARCHIVE, compile_java, compile_together
 from tests.support.kafka_jars import KAFKA_4, broker_classpath, client_classpath
+from tests.support.lasting_program import LastingProgram
 from tests.support.requirements import require_tool
 from tests.support.seen import Seen
 from tests.support.toolchains import PROGRAMS, RUN_TIMEOUT_S, Record, installed
@@ -28,20 +26,14 @@ NULL = "-"
 
 def ask_kafka_python(version: str, question: dict[str, Any]) -> dict[str, Any]:
     """Ask ``old_kafka_python.py``, which runs with a release of kafka-python, and return its answer."""
-    process = _kafka_python(version)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(json.dumps(question).encode() + b"\n")
-    process.stdin.flush()
-    assert select.select([process.stdout], [], [], RUN_TIMEOUT_S)[0], "no answer"
-    answer: dict[str, Any] = json.loads(process.stdout.readline())
+    answer = _kafka_python(version).ask(question)
     assert "error" not in answer, answer["error"]
     return answer
 
 
 @cache
-def _kafka_python(version: str) -> subprocess.Popen[bytes]:
-    """Start the program with a release; it ends when this process does. A start takes 0.2 s of CPU time."""
+def _kafka_python(version: str) -> LastingProgram:
+    """Return the program with a release, installed if it was not; it ends when this process does."""
     directory = installed(
         f"kafka-python-{version}",
         lambda target: [
@@ -51,12 +43,7 @@ def _kafka_python(version: str) -> subprocess.Popen[bytes]:
         ],
     )
     program = [sys.executable, "-W", "ignore", str(PROGRAMS / "old_kafka_python.py")]
-    process = subprocess.Popen(
-        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(directory)},
-    )  # fmt: skip
-    atexit.register(process.communicate)  # ends its input
-    return process
+    return LastingProgram(program, RUN_TIMEOUT_S, {**os.environ, "PYTHONPATH": str(directory)})
 
 
 def _word(value: bytes | None) -> str:

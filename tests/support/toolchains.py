@@ -8,23 +8,18 @@ A program is built again when its sources or its build command change. A build t
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
 import re
-import select
 import subprocess
-import tempfile
-import threading
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from benchmarks.rivals.kafka_jars import BUILD, build_lock
+from tests.support.lasting_program import LastingProgram
 from tests.support.requirements import missing, require_tool
 from tests.support.seen import Seen
 
@@ -140,60 +135,9 @@ def ask(command: list[str], question: Mapping[str, Any]) -> dict[str, Any]:
     return answer
 
 
-class LastingProgram:
-    """A program that stays until a question fails: a start of Node takes 0.2 s of CPU time. Any thread may ask."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = command
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the program
-        atexit.register(self._end)
-
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to a question. If the program ends, the test fails and shows what it wrote since then to
-        standard error.
-
-        Raises subprocess.TimeoutExpired.
-        """
-        with self._lock:
-            if self._process is None:
-                self._process = subprocess.Popen(
-                    self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
-                )
-            errors_before = os.fstat(self._errors.fileno()).st_size
-            line = self._exchange(self._process, json.dumps(question).encode() + b"\n")
-            if not line:
-                self._end()
-                errors = os.pread(self._errors.fileno(), 1 << 20, errors_before)
-                raise AssertionError(errors.decode(errors="replace")[-3000:])
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _exchange(self, process: subprocess.Popen[bytes], line: bytes) -> bytes:
-        """Write a line and return the program's next line; empty if it has ended."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with suppress(BrokenPipeError):  # its standard error says why it has ended
-            process.stdin.write(line)
-            process.stdin.flush()
-        if not select.select([process.stdout], [], [], RUN_TIMEOUT_S)[0]:
-            process.kill()
-            self._end()
-            raise subprocess.TimeoutExpired(self._command, RUN_TIMEOUT_S)
-        return process.stdout.readline()
-
-    def _end(self) -> None:
-        """Let the program end, which it does with its input."""
-        if self._process is not None:
-            with suppress(BrokenPipeError):
-                self._process.communicate()
-            self._process = None
-
-
 @cache
 def _lasting(command: tuple[str, ...]) -> LastingProgram:
-    return LastingProgram(command)
+    return LastingProgram(command, RUN_TIMEOUT_S)
 
 
 @cache
