@@ -32,7 +32,7 @@ _MAX_NAME = 15
 class ToolServer(LastingJvm):
     """A JVM that runs programs, one after the other."""
 
-    def ends_with_module(self) -> bool:
+    def has_leftovers(self) -> bool:
         """Return whether tools have left clients, by the names of their threads; False on systems other than Linux."""
         beginnings = tuple(name[:_MAX_NAME] for name in CLIENT_THREADS)
         return any(name.startswith(beginnings) for name in self._thread_names())

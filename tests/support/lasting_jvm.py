@@ -37,8 +37,8 @@ class LastingJvm:
             self._process.communicate()
             self._process = None
 
-    def ends_with_module(self) -> bool:
-        """Return whether the tests of a module have left something in the JVM that would disturb later ones."""
+    def has_leftovers(self) -> bool:
+        """Return whether tests have left something in the JVM that would disturb later ones."""
         return False
 
     def running(self) -> subprocess.Popen[bytes]:
@@ -58,5 +58,5 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Kill the JVMs in which the tests of a module have left something, after the last of them."""
     if _lasting and (nextitem is None or nextitem.path != item.path):
         for jvm in _lasting:
-            if jvm.ends_with_module():
+            if jvm.has_leftovers():
                 jvm.kill()
