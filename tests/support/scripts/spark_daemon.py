@@ -1,8 +1,8 @@
 """Spark's process that forks Python workers, as ``spark.python.daemon.module``: what workers import is imported once.
 
 Spark's own process imports nothing, so each worker imports PyArrow, pandas and the package itself. Spark also collects
-garbage after each task: it goes through the imported objects of the worker each time, which takes 40 ms. Here they are
-frozen before a worker is forked, so the collector leaves them out.
+garbage after each task, and goes through all that the worker has imported each time. Here these objects are frozen
+before a worker is forked, so the collector leaves them out.
 """
 
 from __future__ import annotations
