@@ -39,11 +39,14 @@ $(BIN)/tidelog: pyproject.toml | $(VENV)/.build
 	$(INSTALL) '.[build]'
 	@touch $@
 
-# uv gets pip's settings from the environment, but does not read pip.conf: if uv fails, pip installs. PySpark is published only as
-# sources; pip installs it, because pip caches the wheel that it builds from them.
+# uv gets pip's settings from the environment, but does not read pip.conf: if uv fails, pip installs.
 UV_INSTALL := TIDELOG_EXTENSIONS_LATER=1 env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX="$$PIP_INDEX_URL"} \
-  $${PIP_FIND_LINKS:+UV_FIND_LINKS="$$PIP_FIND_LINKS"} $(BIN)/uv pip install --quiet --python $(BIN)/python --editable
+  $${PIP_FIND_LINKS:+UV_FIND_LINKS="$$PIP_FIND_LINKS"} $(BIN)/uv pip install --quiet --python $(BIN)/python
+
+# PySpark is published only as sources. uv keeps the wheel that it builds of them, here uncompressed. Of the one version that fits, the
+# wheel is never too old: the registry, which may send all 450 MB again, is asked only if there is none.
 PYSPARK = $(shell grep -o 'pyspark==[0-9.]*' pyproject.toml)
+PYSPARK_INSTALL = --no-deps --config-settings=--build-option=--compression=stored $(PYSPARK)
 
 # Spark's JVM puts archives of PySpark's and Py4J's sources before all else on the path of its workers' Python. There is no
 # bytecode in them, so each worker would compile what it imports, 1.0 s of CPU time in place of 0.4. They are removed below:
@@ -51,8 +54,9 @@ PYSPARK = $(shell grep -o 'pyspark==[0-9.]*' pyproject.toml)
 
 # Modules are compiled to bytecode when tests import them. All 13,600 modules of the packages take 43 s of CPU time, and most are never imported.
 $(VENV)/.test: pyproject.toml | $(VENV)/.build
-	-$(BIN)/python -m pip install --quiet --no-compile --no-deps uv $(PYSPARK)
-	$(UV_INSTALL) '.[test,lint]' || $(INSTALL) '.[test,lint]' --no-compile
+	-$(BIN)/python -m pip install --quiet --no-compile uv
+	-$(UV_INSTALL) --offline $(PYSPARK_INSTALL) 2>/dev/null || $(UV_INSTALL) $(PYSPARK_INSTALL)
+	$(UV_INSTALL) --editable '.[test,lint]' || $(INSTALL) '.[test,lint]' --no-compile
 	rm -f $(VENV)/lib/python3*/site-packages/pyspark/python/lib/*.zip
 	@touch $@ $(BIN)/tidelog
 

@@ -16,13 +16,14 @@ import pytest
 
 from benchmarks.rivals.apache_kafka import CLUSTER_ID as REAL_CLUSTER_ID
 from tests.support import model_controller
-from tests.support.kraft_node import HOST, KraftNode, ports_of_controllers
+from tests.support.kraft_node import HOST, KraftNode, ports_of_controllers, wait_until
 from tests.support.model_controller import ANY_EPOCH, MIN_ISR, UNCLEAN, ModelController
 from tidelog.broker.cluster.observing.observer import Observer, ObserverConfig
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.member.connections.channel import Channel
 from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.metadata.image import LOST_DIRECTORY
+from tidelog.broker.metadata.image_records import METADATA_VERSION
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metadata.replay import MAX_BATCH_BYTES, MetadataReplay
 from tidelog.protocol.messages.alter_partition import (
@@ -121,11 +122,17 @@ class Pair:
         self._observer = Observer(ObserverConfig((address,)))
         self._replay = RecordingReplay()
         self._observer._replay = self._replay
-        self.catch_up()
+        # A controller answers before it has written the levels of the features.
+        wait_until(self.is_formatted, "the levels of features are written")
         has_elr = self._observer.image.features.get("eligible.leader.replicas.version", 0) > 0
         self.model = ModelController(has_elr=has_elr, session_ms=float("inf"))
         self.fakes = dict.fromkeys(BROKERS, Fake(0, -1, -1))
         self.topics: dict[str, bytes] = {}
+
+    def is_formatted(self) -> bool:
+        """Read the real metadata log up to its end, and return whether the levels of features are in it."""
+        self.catch_up()
+        return METADATA_VERSION in self._observer.image.features
 
     def close(self) -> None:
         """Close the connections."""
