@@ -55,6 +55,8 @@ settings.load_profile("tidelog")
 # "Loop thread only" is checked, here and in the broker processes that tests start.
 os.environ["TIDELOG_DEBUG"] = "1"
 install()
+# Otherwise each process of a test that imports NumPy would start threads that spin for a tenth of a second.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the console script's entry point. Returns the exit code."""
+    # NumPy's import starts a thread for each processor, and each spins for a tenth of a second: no command uses them.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = dispatch(argv)
         if sys.stdout is not None:

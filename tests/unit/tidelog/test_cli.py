@@ -123,6 +123,15 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     assert {name for name in loaded if not name.startswith("tidelog.commands.frame")} == {"tidelog.commands.table"}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads by /proc")
+def test_numpy_starts_no_threads_in_a_command() -> None:
+    count = "import numpy; print(len(os.listdir('/proc/self/task')))"
+    script = f"import os; from tidelog import cli; cli.main(['--help']); {count}"
+    others = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-I", "-c", script], env=others, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "1"
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion", shell]) == 0
