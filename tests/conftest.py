@@ -75,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(unit_cost)
     config.pluginmanager.register(lasting_jvm)
+    config.pluginmanager.register(worker_reports)
     worker_reports.send_fewer(config)
     note_socket_origins()
 
