@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
@@ -41,6 +41,18 @@ _PACKAGE_ROOT = str(Path(__file__).absolute().parent.parent)
 class BrokerProcessError(Exception):
     """The broker did not start or did not stop: then the message has its log. Or a configuration key is unknown, a
     package is missing, or a call does not fit the state of the broker."""
+
+
+@contextlib.contextmanager
+def reserve_port(port: int) -> Iterator[None]:
+    """Keep a port of 127.0.0.1 inside the block: the system gives it to no outgoing connection, but a broker can listen
+    on it. Without effect if the port is taken.
+    """
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            reserved.bind(("127.0.0.1", port))
+        yield
 
 
 class Broker:
@@ -145,7 +157,8 @@ class Broker:
         finally:
             self._is_restarting = False
         self._port = port
-        return self.start()
+        with reserve_port(port):
+            return self.start()
 
     def log_text(self) -> str:
         """Read the standard error of the broker that runs; an empty text if none does."""

@@ -22,7 +22,7 @@ MODULES_NAMED = 40
 UNSENT = "unsent_s"
 """Property of a report: CPU and wall seconds of phases before it whose reports a worker did not send."""
 _PROPERTY = "cpu_s"
-SHORT_S = 0.05
+SHORT_S = 0.1
 """Seconds in which several phases may end without a reading of the CPU time between them."""
 _READ = pytest.StashKey["_Reading"]()
 """The last reading."""

@@ -23,6 +23,7 @@ PROCESS_STATE = re.compile(
 )
 PROCESS_STATE_ALLOWED = {
     "broker/startup.py": "the broker's start",
+    "tidelog/cli.py": "the process of a command, as it starts",
     "tidelog/commands/running/serve_process.py": "the process of `tidelog serve`, as it starts",
     "tidelog/commands/files/adopt.py": "the process of `tidelog adopt`, as it starts",
     "tidelog/commands/records/consume.py": "the process of a member of a group, as it starts",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import tempfile
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import tidelog
 from tidelog import broker_process, broker_security
 from tidelog.broker.config.sources import parse_properties
-from tidelog.broker_process import Broker, BrokerProcessError, as_text
+from tidelog.broker_process import Broker, BrokerProcessError, as_text, reserve_port
 from tidelog.private_files import write_properties
 
 
@@ -81,3 +82,41 @@ def test_a_restart_whose_stop_fails_leaves_no_files(monkeypatch: pytest.MonkeyPa
         broker.restart()
     assert broker.stop() == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as chosen:
+        return int(chosen.getsockname()[1])
+
+
+def can_bind(port: int) -> bool:
+    with socket.socket() as other:
+        try:
+            other.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def test_only_a_listener_gets_a_reserved_port() -> None:
+    port = free_port()
+    assert can_bind(port)
+    with reserve_port(port):
+        assert not can_bind(port)
+        with socket.create_server(("127.0.0.1", port)), reserve_port(port):
+            socket.create_connection(("127.0.0.1", port)).close()
+
+
+def test_a_broker_restarts_on_a_reserved_port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    port, start, found = free_port(), Broker.start, list[bool]()
+
+    def note_and_start(broker: Broker) -> Broker:
+        found.append(can_bind(port))
+        return start(broker)
+
+    ready = f"echo tidelog ready on 127.0.0.1:{port}; cat"
+    monkeypatch.setattr(Broker, "_command", lambda _self: ["sh", "-c", ready])
+    with Broker(data_dir=tmp_path) as broker:
+        monkeypatch.setattr(Broker, "start", note_and_start)
+        broker.restart()
+    assert found == [False]

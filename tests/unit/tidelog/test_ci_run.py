@@ -129,13 +129,28 @@ def test_pip_installs_the_packages_of_the_tests_if_uv_fails(tmp_path: Path, code
     """An index that only pip.conf names, or a machine for which there is no uv."""
     venv, calls = tmp_path / "venv", tmp_path / "calls"
     executable(venv / "bin" / "python", f'case "$*" in *--editable*) echo "pip $PIP_INDEX_URL" >> {calls} ;; esac')
-    executable(venv / "bin" / "uv", f'echo "uv $UV_DEFAULT_INDEX" >> {calls}; exit {code}')
+    uv = f'case "$*" in *--editable*) echo "uv $UV_DEFAULT_INDEX" >> {calls} ;; esac; exit {code}'
+    executable(venv / "bin" / "uv", uv)
     (venv / ".build").touch()
     command = [require_tool("make", "apt-get install make"), f"{venv}/.test", f"VENV={venv}"]
     environment = {"PATH": os.environ["PATH"], "PIP_INDEX_URL": "https://packages.example/simple"}
     subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=60)
     assert (venv / ".test").exists()
     assert calls.read_text() == "".join(f"{name} https://packages.example/simple\n" for name in installers)
+
+
+@pytest.mark.parametrize(("code", "tries"), [("0", ["--offline"]), ("2", ["--offline", "--no-deps"])])
+def test_pyspark_is_fetched_if_uv_has_no_wheel_of_it(tmp_path: Path, code: str, tries: list[str]) -> None:
+    venv, calls = tmp_path / "venv", tmp_path / "calls"
+    executable(venv / "bin" / "python", "")
+    note = f'case "$word" in --offline|--no-deps) echo "$word" >> {calls}; exit {code} ;; esac'
+    option = f'case "$*" in *pyspark==*) for word; do {note}; done ;; esac'
+    executable(venv / "bin" / "uv", option)
+    (venv / ".build").touch()
+    command = [require_tool("make", "apt-get install make"), f"{venv}/.test", f"VENV={venv}"]
+    environment = {"PATH": os.environ["PATH"]}
+    subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=60)
+    assert calls.read_text().split() == tries
 
 
 def test_make_help_shows_each_target_that_has_a_text() -> None:
