@@ -56,13 +56,13 @@ def test_short_phases_are_noted_with_the_next_reading_of_their_module(monkeypatc
 
     first, second, other = test_in("a.py"), test_in("a.py"), test_in("b.py")
     run(unit_cost.pytest_runtest_setup, first, seconds=0.25)
-    run(unit_cost.pytest_runtest_call, first, seconds=0.03125)
-    run(unit_cost.pytest_runtest_teardown, first, second, seconds=0.03125)
-    run(unit_cost.pytest_runtest_call, second, seconds=0.03125)
+    run(unit_cost.pytest_runtest_call, first, seconds=0.0625)
+    run(unit_cost.pytest_runtest_teardown, first, second, seconds=0.0625)
+    run(unit_cost.pytest_runtest_call, second, seconds=0.0625)
     run(unit_cost.pytest_runtest_teardown, second, other, seconds=0.0)
     run(unit_cost.pytest_runtest_call, other, seconds=0.5)
     noted = [[seconds for _, seconds in item.user_properties] for item in (first, second, other)]
-    assert noted == [[0.25, 0, 0.0625], [0, 0.03125], [0.5]]
+    assert noted == [[0.25, 0, 0.125], [0, 0.0625], [0.5]]
 
 
 def test_the_cost_of_a_module_is_the_sum_of_its_tests_and_fixtures() -> None:
