@@ -18,10 +18,12 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 IV_BYTES = 12
 INSTALL = "pip install 'tidelog[tls]'"
@@ -81,11 +83,10 @@ def chunk_decrypter(encryption: SegmentEncryption, directory: str | None) -> Cal
 def _read_key(path: str) -> RSAPrivateKey:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
         with open(path, "rb") as file:
-            key = load_pem_private_key(file.read(), None)
+            key = _parse_key(file.read())
     except FileNotFoundError:  # must not leave this module: callers take it for a missing segment
         raise OSError(f"it is encrypted: {path} is missing") from None
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -93,6 +94,14 @@ def _read_key(path: str) -> RSAPrivateKey:
     if not isinstance(key, RSAPrivateKey):
         raise OSError(f"{path} is not an RSA key")
     return key
+
+
+@lru_cache(maxsize=4)
+def _parse_key(pem: bytes) -> PrivateKeyTypes:
+    """Parse a private key; its numbers are checked once for all segments, which takes 0.1 s. Raises as the library."""
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    return load_pem_private_key(pem, None)
 
 
 def _decrypt_block(key: RSAPrivateKey, wrapped: bytes) -> bytes:

@@ -171,7 +171,7 @@ class Changelog:
             self.latest[place] = (record.offset, record.value)
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("TIDELOG_UPSERT_SEEDS", "3"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TIDELOG_UPSERT_SEEDS", "4"))))
 def test_at_every_commit_the_table_is_the_compacted_log(
     data: DataDirectory, kind: Kind, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +180,7 @@ def test_at_every_commit_the_table_is_the_compacted_log(
     monkeypatch.setattr(latest, "ROWS_HELD", chance.choice((3, 1 << 20)))
     for _ in range(3):
         before = dict(changes.latest)
-        changes.change(chance.randint(1, 12))
+        changes.change(chance.randint(1, 9))
         sizes = {"file_bytes": chance.choice((300, 1 << 20)), "commit_files": chance.choice((2, 64))}
         if chance.random() < 0.4:
             with killed_at(*chance.choice(kind.kills)):
