@@ -77,7 +77,7 @@ class BuildExtensions(build_ext):
             build_dir="build/sanitize/cython" if SANITIZED else "build/cython",
             compiler_directives={**DIRECTIVES, **CHECKS} if SANITIZED else DIRECTIVES,
             include_path=["src"],
-            cache="CYTHON_CACHE_DIR" in os.environ,  # what it wrote for equal files is there
+            cache="CYTHON_CACHE_DIR" in os.environ,  # Cython uses what it wrote for equal files before
             nthreads=self.parallel,
             quiet=True,
         )

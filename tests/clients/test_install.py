@@ -22,7 +22,7 @@ LEFT_OUT = shutil.ignore_patterns(
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 CACHE = {name: value for name, value in os.environ.items() if name == "CYTHON_CACHE_DIR"}
 """In CI Cython finds there what it wrote for ``make extensions``. It looks for it by the contents of all files that it
-would read: if one is missing in the source distribution, it finds nothing, and misses the file."""
+would read: if one is missing in the source distribution, it translates, and fails for the missing file."""
 NO_COMPILER = {"PATH": os.path.dirname(sys.executable), **CACHE}
 BROKEN_COMPILER = {**os.environ, "CC": "/bin/false"}
 REQUIRED = {"TIDELOG_REQUIRE_EXTENSIONS": "1"}

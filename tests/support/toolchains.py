@@ -172,7 +172,7 @@ def node_program(name: str, *words: str) -> list[str]:
     directory = installed(
         "node",
         lambda _target: [npm, "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock"],
-        sorted((PROGRAMS / "node").iterdir()),
+        sorted(path for path in (PROGRAMS / "node").iterdir() if path.is_file()),
     )
     return [node, str(directory / f"{name}.js"), *words]
 

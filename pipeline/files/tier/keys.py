@@ -98,7 +98,10 @@ def _read_key(path: str) -> RSAPrivateKey:
 
 @lru_cache(maxsize=4)
 def _parse_key(pem: bytes) -> PrivateKeyTypes:
-    """Parse a private key; its numbers are checked once for all segments, which takes 0.1 s. Raises as the library."""
+    """Parse a private key, once for all segments: checking its numbers takes 0.06 s for 2,048 bits, 0.4 s for 4,096.
+
+    Raises ValueError, TypeError, cryptography.exceptions.UnsupportedAlgorithm.
+    """
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     return load_pem_private_key(pem, None)

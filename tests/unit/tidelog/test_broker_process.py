@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tidelog
+from benchmarks.rivals.process import free_port
 from tidelog import broker_process, broker_security
 from tidelog.broker.config.sources import parse_properties
 from tidelog.broker_process import Broker, BrokerProcessError, as_text, reserve_port
@@ -82,11 +83,6 @@ def test_a_restart_whose_stop_fails_leaves_no_files(monkeypatch: pytest.MonkeyPa
         broker.restart()
     assert broker.stop() == 0
     assert list(tmp_path.iterdir()) == []
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as chosen:
-        return int(chosen.getsockname()[1])
 
 
 def can_bind(port: int) -> bool:
