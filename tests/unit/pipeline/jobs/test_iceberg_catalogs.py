@@ -48,12 +48,12 @@ def test_runs_into_a_rest_catalog_add_each_record_once(data: DataDirectory, rest
     assert not audit(None, AuditRequest(data.source(), NAME, iceberg=at(rest))).is_wrong
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(8))
 def test_commits_whose_fate_is_unknown_neither_lose_nor_double_a_record(
     data: DataDirectory, rest: IcebergRest, seed: int
 ) -> None:
     chance, written = random.Random(20_261_122 + seed), 0
-    for _ in range(6):
+    for _ in range(4):
         written += len(fill(data.log("orders"), chance.randint(1, 3)))
         rest.faults = [chance.choice(("kept", "lost", "refused")) for _ in range(3)]
         with contextlib.suppress(JobError):
