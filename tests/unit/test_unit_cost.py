@@ -16,7 +16,8 @@ def report(name: str, seconds: float, when: Literal["setup", "call"] = "call") -
     return pytest.TestReport(name, ("", 0, ""), {}, "passed", None, when, user_properties=[("cpu_s", seconds)])
 
 
-def test_long_unit_tests_are_named_longest_first() -> None:
+def test_long_unit_tests_are_named_longest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
     reports = [
         report("tests/unit/a.py::test_short", 0.9),
         report("tests/unit/a.py::test_long", 1.1),
@@ -26,6 +27,11 @@ def test_long_unit_tests_are_named_longest_first() -> None:
         "a warning",
     ]
     assert long_unit_tests(reports) == [(7.5, "tests/unit/c.py::test_longest"), (1.1, "tests/unit/a.py::test_long")]
+
+
+def test_a_run_with_sanitizers_names_no_long_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "/lib/libasan.so")
+    assert long_unit_tests([report("tests/unit/a.py::test_long", 1.1)]) == []
 
 
 def test_the_time_is_the_processors(request: pytest.FixtureRequest) -> None:

@@ -183,13 +183,14 @@ def test_queries_beside_cleaning_find_the_last_record_of_every_key(tmp_path: Pat
             assert seen.was_disturbed or set(latest.values()) <= seen.values.keys(), "the last record of every key"
 
 
-def test_cleaning_of_aborted_transactions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start_after", [1, 2])
+def test_cleaning_of_aborted_transactions(tmp_path: Path, start_after: int) -> None:
     log = open_log(tmp_path, compacted(segment_bytes=SEGMENT_BYTES, file_delete_delay_ms=0))
     writer = LogWriter(log)
     cleaner = Cleaner(ReferenceEngine(), CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024))
     query = Query(tmp_path, {"kafka.isolation.level": "read_committed"})
     first_dirty, last_good = 0, -1
-    for number in range(ROUNDS * 2):
+    for number in range(ROUNDS):
         for index in range(8):
             commit = index % 2 == 0
             first = writer.transactional(
@@ -197,7 +198,7 @@ def test_cleaning_of_aborted_transactions(tmp_path: Path) -> None:
             )
             writer.end(index, commit=commit)
             last_good = first if commit else last_good
-        if number == 1:
+        if number == start_after:
             query.start()
         writer.roll()
         cleanable = whole(log, first_dirty)

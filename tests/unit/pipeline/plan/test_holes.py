@@ -383,15 +383,16 @@ class TestJobs:
             export(None, ExportRequest(data.source(), str(tmp_path / "table")))
 
 
-@settings(deadline=None, max_examples=30 * DEPTH, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("appends", [(6, 10), (10, 14)])
+@settings(deadline=None, max_examples=15 * DEPTH, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_every_missing_offset_is_reported_or_explained(
-    tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, appends: tuple[int, int], draw: st.DataObject
 ) -> None:
     """Segments are taken away at random: plan and audit find the same offsets missing, and all of them."""
     data = DataDirectory(tmp_path_factory.mktemp("log") / "data", segment_bytes=1400)
     log, present = data.log("t"), set[int]()
-    for _ in range(draw.draw(st.integers(6, 14))):
+    for _ in range(draw.draw(st.integers(*appends))):
         count = draw.draw(st.integers(1, 4))
         first = write(log, [Record(i, NOW_MS + i, b"k", b"v" * draw.draw(st.integers(1, 300))) for i in range(count)])
         present |= set(range(first, first + count))
